@@ -1,0 +1,349 @@
+"""What the engine needs from outside: a ledger, a workspace, a backend. Protocols only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from airflow_batch_llm.core.model import (
+    Batch,
+    BatchState,
+    DeadLetter,
+    Event,
+    Job,
+    JobKey,
+    LetterState,
+    Plan,
+    RemoteBatch,
+    RequestTemplate,
+    ResultFile,
+    Row,
+    Usage,
+)
+
+
+class Workspace(Protocol):
+    """Whole files under one base folder. Paths are relative, with forward slashes.
+
+    A file appears whole or not at all. Locally: a temporary file in the same folder, fsync,
+    ``os.replace``; remotely: a local temporary file and one put.
+    """
+
+    def job_root(self, key: JobKey) -> str:
+        """Return the job's folder, each part of the key quoted so that it is one path part."""
+        ...
+
+    def url(self, path: str) -> str:
+        """Return the full address of a file or folder, for people."""
+        ...
+
+    def writer(self, path: str) -> AbstractContextManager[WholeFile]:
+        """Open a file for writing; it appears when the block ends without an exception."""
+        ...
+
+    def put(self, path: str, data: bytes) -> FileInfo:
+        """Write a small file whole."""
+        ...
+
+    def put_file(self, path: str, local: Path) -> FileInfo:
+        """Copy a local file to ``path``, whole."""
+        ...
+
+    def open(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Open for reading. :raises WorkspaceError: there is no such file."""
+        ...
+
+    def open_checked(self, path: str, size: int, sha256: str) -> AbstractContextManager[BinaryIO]:
+        """Open for reading; :raises WorkspaceError: size or digest differ (on reaching the end or on close)."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Say whether the file exists."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Return the paths of all files below a folder, sorted; empty where there is none."""
+        ...
+
+    def delete_tree(self, path: str) -> None:
+        """Delete a folder and all below; nothing happens where there is none."""
+        ...
+
+
+class WholeFile(Protocol):
+    """A file being written: counts and digests what goes through it."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+    def write(self, data: bytes) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """Size in bytes and SHA-256 (hex) of a file as written."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What reconciling a batch found; written with the transition to ``reconciled``."""
+
+    outcomes_sha256: str
+    judge: str
+    counts: Mapping[str, int]
+    usage: Usage
+    files: Sequence[Mapping[str, Any]]
+
+
+class Ledger(Protocol):
+    """Every state change of a job, batch or dead letter: one named method, one compare-and-set.
+
+    A method that changes something returns the new row, or None when somebody else was first (the
+    caller reads again). Each change appends its event in the same transaction. No method holds a
+    transaction across I/O of the caller. ``actor`` is ``machine`` or who asked.
+    """
+
+    def namespace(self) -> str:
+        """Return this ledger's namespace (12 of ``[a-z0-9]``), generated on first use."""
+        ...
+
+    def now(self) -> float:
+        """Return the database's clock."""
+        ...
+
+    # -- jobs --------------------------------------------------------------------------------------
+    def get_job(self, job_id: str) -> Job | None: ...
+
+    def create_job(
+        self, key: JobKey, *, conn_id: str, provider: str, endpoint: str, model: str,
+        seen: Mapping[str, Any], deadline_at: float | None,
+    ) -> tuple[Job, bool]:
+        """Insert the job (revision 1, ``staging``) if absent. Returns it and whether this call made it."""
+        ...
+
+    def begin_revision(
+        self, job: Job, *, conn_id: str, provider: str, endpoint: str, model: str,
+        seen: Mapping[str, Any], deadline_at: float | None, fresh: bool,
+    ) -> Job | None:
+        """Revision + 1, ``staging``, no plan, round 0; ``fresh`` also moves ``floor_revision`` there."""
+        ...
+
+    def pin_plan(self, job: Job, plan: Plan) -> Job | None:
+        """Pin the plan of the job's revision: only where none is pinned.
+
+        One transaction: job -> ``running``; NOT_SENT batches of earlier revisions -> ``superseded``;
+        the plan's batches inserted as ``planned`` (revision of the job, round 0).
+        """
+        ...
+
+    def pin_round(
+        self, job: Job, plan: Plan, *, letters: Sequence[str] = (), seen: Mapping[str, Any] | None = None,
+        actor: str = "machine", reason: str = "",
+    ) -> Job | None:
+        """Round + 1 with its batches, job -> ``running``. ``letters`` (wire ids) go ``open -> redriving``
+        in the same transaction; if any of them is not open, nothing happens and None is returned."""
+        ...
+
+    def mark_seen(self, job: Job, seen: Mapping[str, Any]) -> Job | None:
+        """Merge into ``seen``."""
+        ...
+
+    def halt_job(self, job: Job, code: str, reason: str) -> Job | None: ...
+
+    def resume_job(self, job: Job, *, actor: str, reason: str) -> Job | None: ...
+
+    def settle_job(self, job: Job, counts: Mapping[str, int]) -> Job | None:
+        """-> ``settled`` with the final counts, ``settled_at`` now. Again on a settled job is allowed."""
+        ...
+
+    # -- batches -----------------------------------------------------------------------------------
+    def batches(
+        self, job_id: str, *, states: Iterable[BatchState] | None = None, revision: int | None = None,
+        round: int | None = None,
+    ) -> list[Batch]:
+        """Return the job's batches in order (revision, round, seq, kind)."""
+        ...
+
+    def get_batch(self, batch_id: str) -> Batch | None: ...
+
+    def mark_uploaded(self, batch: Batch, input_file_id: str) -> Batch | None:
+        """``planned -> uploaded``."""
+        ...
+
+    def enter_submitting(self, batch: Batch, *, revision: int, lease_seconds: float) -> Batch | None:
+        """``uploaded -> submitting``: attempt + 1, lease from the database clock, looks forgotten.
+
+        Only while the job's revision is still ``revision``.
+        """
+        ...
+
+    def record_look(self, batch: Batch) -> Batch | None:
+        """Note the first look that found nothing after the lease ended (only if none is noted)."""
+        ...
+
+    def leave_submitting(self, batch: Batch, *, reason: str, not_before: float | None = None) -> Batch | None:
+        """``submitting -> uploaded``, same attempt number: the create call surely took no effect."""
+        ...
+
+    def mark_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
+        """``submitting -> submitted`` where the attempt is still ours."""
+        ...
+
+    def put_back(self, batch: Batch, *, reason: str, not_before: float | None) -> Batch | None:
+        """``uploaded|submitting|submitted|ended -> planned``: queue full or the upload is gone; nothing ran.
+
+        Provider ids are cleared (the event keeps them); the attempt number stays.
+        """
+        ...
+
+    def mark_ended(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
+        """``submitted -> ended`` with the provider's status, ``error_code`` from its first error."""
+        ...
+
+    def mark_reconciled(self, batch: Batch, result: Reconciled) -> Batch | None:
+        """``ended -> reconciled``, or ``reconciled -> reconciled`` with another judge."""
+        ...
+
+    def mark_lost(self, batch: Batch, reason: str) -> Batch | None:
+        """``submitted -> lost``."""
+        ...
+
+    def ask_cancel(self, batch: Batch, *, actor: str, reason: str) -> Batch | None:
+        """Note, before the call is made, that we ask the provider to cancel (``submitted`` only)."""
+        ...
+
+    def record_duplicate(self, batch: Batch, remote: RemoteBatch, attempt: int) -> Batch:
+        """Insert a ``duplicate`` in state ``submitted`` beside ``batch`` (same requests), once per provider id.
+
+        Its batch_id is ``<batch_id>-d<attempt>``; ``cancel_asked_by`` is set to ``machine``.
+        """
+        ...
+
+    # -- dead letters ------------------------------------------------------------------------------
+    def insert_dead_letters(self, letters: Iterable[DeadLetter]) -> int:
+        """Insert those absent (state ``open``). One that is there keeps its state; its attempts, usage,
+        verdict, code and message are brought up to date when the given one has more attempts.
+        Returns how many were new. Streams: takes any number of letters in chunks."""
+        ...
+
+    def dead_letters(
+        self, job_id: str, *, states: Iterable[LetterState] | None = None
+    ) -> Iterator[DeadLetter]:
+        """Yield the job's letters ordered by wire id, reading in pages (no transaction stays open)."""
+        ...
+
+    def count_dead_letters(self, job_id: str) -> dict[tuple[LetterState, str], int]:
+        """Return (state, code) -> letters."""
+        ...
+
+    def move_dead_letters(
+        self, job_id: str, wire_ids: Iterable[str], *, to: LetterState, expect: Iterable[LetterState],
+        actor: str, reason: str,
+    ) -> int:
+        """Move the letters that are in one of ``expect`` and return how many moved."""
+        ...
+
+    # -- events ------------------------------------------------------------------------------------
+    def add_event(self, job_id: str, action: str, *, batch_id: str | None = None, actor: str = "machine",
+                  reason: str = "") -> None: ...
+
+    def events(self, job_id: str) -> list[Event]: ...
+
+
+LineEncoder = Callable[[str, bytes], bytes]
+"""(wire id, body as in ``requests.jsonl``) -> the upload's line, with its 0x0A. Pure and fast.
+
+:raises Refused: the body lacks or holds something this protocol cannot send.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one batch may hold at this provider."""
+
+    max_requests: int
+    max_bytes: int
+    max_line_bytes: int
+    window_seconds: float
+    one_model_per_batch: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOrder:
+    """One create call."""
+
+    template: RequestTemplate
+    input_file_id: str
+    metadata: Mapping[str, str]
+    display_name: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """One provider's wire protocol. Async; safe calls retry inside, the create call never does.
+
+    Every call may raise AuthError, AccountError, RateLimited, Unreachable, Refused, NotFound.
+    """
+
+    provider: str
+    limits: Limits
+
+    def line_encoder(self, template: RequestTemplate) -> LineEncoder:
+        """Return the encoder for a batch. :raises Refused: the template asks what the protocol lacks."""
+        ...
+
+    async def upload(self, local: Path, name: str) -> str:
+        """Send the encoded file and return its id. Repeating it costs an orphan file, no money."""
+        ...
+
+    async def create(self, order: CreateOrder) -> RemoteBatch:
+        """Create the batch: exactly one request on the wire.
+
+        :raises InDoubt: time-out, reset or 5xx: it may have taken effect.
+        """
+        ...
+
+    async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
+        """Return the batches whose metadata token is ``token``, looking at those created since."""
+        ...
+
+    async def find_origin(self, origin: str) -> list[RemoteBatch]:
+        """Return the batches of a job whose ledger was lost (metadata origin)."""
+        ...
+
+    async def retrieve(self, batch_id: str) -> RemoteBatch:
+        """:raises NotFound: the provider denies the batch."""
+        ...
+
+    async def list_recent(self, *, stop_at: Callable[[RemoteBatch], bool], max_pages: int = 10) -> list[RemoteBatch]:
+        """Return batches newest first, page by page, until ``stop_at`` says so or the pages end."""
+        ...
+
+    async def cancel(self, batch_id: str) -> RemoteBatch:
+        """Ask for cancellation; on a batch that has already ended, return it as it is."""
+        ...
+
+    async def download(self, batch: RemoteBatch, file: ResultFile, local: Path) -> None:
+        """Fetch a result file whole. :raises TransferError: it did not arrive whole. :raises NotFound: gone."""
+        ...
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file; one that is gone already is fine."""
+        ...
+
+    def decode(self, line: bytes) -> Row:
+        """Decode one result line. Never raises: a line that cannot be read is ``unknown``."""
+        ...
+
+    async def probe(self) -> str:
+        """Make the cheapest authenticated call; return a sentence for the connection test."""
+        ...
+
+    async def aclose(self) -> None: ...
