@@ -1,0 +1,67 @@
+"""The ``batch-llm`` command: finds the subcommand, runs it, turns our errors into one line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from airflow_batch_llm import __version__
+from airflow_batch_llm.exceptions import BatchLLMError
+
+#: Subcommand -> (module, line in the help). A module is imported only when its subcommand is used.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("airflow_batch_llm.cli.serve", "run the local batch server"),
+    "db": ("airflow_batch_llm.cli.db", "create, migrate and check the ledger's tables"),
+}
+
+
+class _Subparsers(Protocol):
+    def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser: ...
+
+
+class _Command(Protocol):
+    """A module of a subcommand: declares its arguments, runs them, returns the exit status."""
+
+    add_parser: Callable[[_Subparsers], object]
+    run: Callable[[argparse.Namespace], int | None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``batch-llm`` and return the exit status: 2 for our errors and for wrong arguments."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    parser, commands = build_parser(name)
+    args = parser.parse_args(arguments)
+    try:
+        return commands[args.command].run(args) or 0
+    except BatchLLMError as error:
+        print(f"batch-llm: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def build_parser(only: str | None = None) -> tuple[argparse.ArgumentParser, dict[str, _Command]]:
+    """Return the parser and the loaded subcommands.
+
+    :param only: load this subcommand's arguments and leave the others as names in the help; None
+        (no subcommand on the line: help, ``--version``, a mistake) loads none.
+    """
+    parser = argparse.ArgumentParser(prog="batch-llm", description="Tools of airflow-batch-llm.")
+    parser.add_argument("--version", action="version", version=f"airflow-batch-llm {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
+    loaded: dict[str, _Command] = {}
+    for name, (module, summary) in COMMANDS.items():
+        if name == only:
+            loaded[name] = cast(_Command, importlib.import_module(module))
+            loaded[name].add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=summary)
+    return parser, loaded
+
+
+if __name__ == "__main__":
+    sys.exit(main())
