@@ -137,6 +137,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     code: str
     time: float
     charged: bool = True
+    revision: int = 1
     input: int = 0
     output: int = 0
 
@@ -164,6 +165,8 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     disposition: Disposition
     code: str = ""
     usage: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # input, output, cached, cache_write, reasoning
+    message: str = ""  # provider's error text; goes to the dead-letter table only
+    exhausted: bool = False  # dead only because the attempts allowed are used up
 
 
 @dataclass(frozen=True, slots=True)
