@@ -1,0 +1,56 @@
+# Needs make and Python 3.11 or newer; everything else goes into .venv. `make PYTHON=python3.12 demo`
+# names the Python; your own Airflow, its home and its connections are not touched.
+
+SHELL := /bin/sh
+PYTHON ?=
+VENV ?= .venv
+BIN := $(VENV)/bin
+PATHS := airflow_batch_llm example_dags tests benchmarks
+PYTEST := $(BIN)/python -m pytest
+
+# Nothing of the caller's own Airflow may leak in.
+unexport AIRFLOW_CONFIG
+export PYTHONDONTWRITEBYTECODE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-ui test test-unit test-integration test-e2e lint format venv-demo venv-dev clean
+
+help: ## Say what there is.
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+demo: venv-demo ## Run the nightly example end to end against the local batch server, without any key.
+	AIRFLOW_HOME=$(CURDIR)/.demo/airflow $(BIN)/python -m example_dags.demo
+
+demo-ui: venv-demo ## The same, and leave Airflow running for a look around.
+	AIRFLOW_HOME=$(CURDIR)/.demo/airflow $(BIN)/python -m example_dags.demo --ui
+
+test: lint ## Lint, types, then the unit, integration and e2e tests.
+	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/unit tests/integration tests/e2e
+
+test-unit: venv-dev ## The tests that need no Airflow process.
+	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/unit
+
+test-integration: venv-dev ## The tests with real Airflow tasks, databases and the local server.
+	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/integration
+
+test-e2e: venv-dev ## The tests with a whole Airflow.
+	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/e2e
+
+lint: venv-dev ## ruff and mypy.
+	$(BIN)/ruff check $(PATHS)
+	$(BIN)/ruff format --check $(PATHS)
+	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(BIN)/mypy
+
+format: venv-dev ## Let ruff put imports and layout right.
+	$(BIN)/ruff check --fix $(PATHS)
+	$(BIN)/ruff format $(PATHS)
+
+venv-demo:
+	@.ci/venv $(VENV) demo $(PYTHON)
+
+venv-dev:
+	@.ci/venv $(VENV) dev $(PYTHON)
+
+clean: ## Remove the environment and all that demo and tests left.
+	rm -rf $(VENV) .demo .test .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find airflow_batch_llm example_dags tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
