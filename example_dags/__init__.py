@@ -1,0 +1,1 @@
+"""Workloads as real DAGs; each runs against the local batch server."""
