@@ -39,7 +39,7 @@ class RowRetry:
         if self.max_rounds < 0 or self.max_free_rounds < 0 or self.delay < 0:
             raise ConfigurationError("RowRetry: max_rounds, max_free_rounds and delay must not be negative")
         for verdict, disposition in self.dispositions.items():
-            if verdict not in Verdict or disposition not in Disposition:
+            if verdict not in set(Verdict) or disposition not in set(Disposition):
                 raise ConfigurationError(
                     f"RowRetry: dispositions has {verdict!r}: {disposition!r}; verdicts are "
                     f"{', '.join(Verdict)}; dispositions are {', '.join(Disposition)}"

@@ -10,7 +10,7 @@ from types import TracebackType
 
 
 class DiskRowIndex:
-    """Text key -> (number, number), in a temporary SQLite file that is gone when closed."""
+    """Text key -> (number, number, bytes), in a temporary SQLite file that is gone when closed."""
 
     def __init__(self) -> None:
         handle, self._path = tempfile.mkstemp(prefix="batch-llm-index-", suffix=".db")
@@ -19,7 +19,8 @@ class DiskRowIndex:
         self._db.executescript(
             "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-32768;"
             "PRAGMA locking_mode=EXCLUSIVE; PRAGMA temp_store=MEMORY;"
-            "CREATE TABLE rows (key BLOB PRIMARY KEY, a INTEGER NOT NULL, b INTEGER NOT NULL) WITHOUT ROWID;"
+            "CREATE TABLE rows (key BLOB PRIMARY KEY, a INTEGER NOT NULL, b INTEGER NOT NULL,"
+            " data BLOB) WITHOUT ROWID;"
         )
 
     def insert(self, items: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
@@ -30,7 +31,7 @@ class DiskRowIndex:
         rows = [(key.encode("utf-8"), a, b) for key, a, b in items]
         self._db.execute("BEGIN")
         before = self._db.total_changes
-        self._db.executemany("INSERT OR IGNORE INTO rows VALUES (?, ?, ?)", rows)
+        self._db.executemany("INSERT OR IGNORE INTO rows VALUES (?, ?, ?, NULL)", rows)
         inserted = self._db.total_changes - before
         self._db.execute("COMMIT")
         if inserted == len(rows):
@@ -52,10 +53,22 @@ class DiskRowIndex:
         )
         self._db.execute("COMMIT")
 
-    def get(self, key: str) -> tuple[int, int] | None:
-        """Return (a, b) of a key, None where it is not there."""
-        found = self._db.execute("SELECT a, b FROM rows WHERE key = ?", (key.encode("utf-8"),)).fetchone()
-        return (found[0], found[1]) if found else None
+    def put(self, items: Iterable[tuple[str, int, int, bytes | None]], *, unless_a: int) -> None:
+        """Write ``(key, a, b, data)``, over what is there unless that stands at ``unless_a``."""
+        self._db.execute("BEGIN")
+        self._db.executemany(
+            "INSERT INTO rows VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
+            f" a = excluded.a, b = excluded.b, data = excluded.data WHERE rows.a != {int(unless_a)}",
+            ((key.encode("utf-8"), a, b, data) for key, a, b, data in items),
+        )
+        self._db.execute("COMMIT")
+
+    def get(self, key: str) -> tuple[int, int, bytes | None] | None:
+        """Return (a, b, data) of a key, None where it is not there."""
+        found = self._db.execute(
+            "SELECT a, b, data FROM rows WHERE key = ?", (key.encode("utf-8"),)
+        ).fetchone()
+        return (found[0], found[1], found[2]) if found else None
 
     def keys(self, *, a: int, b: int | None = None) -> Iterator[str]:
         """Yield the keys that stand at ``a`` (and ``b``)."""

@@ -1,0 +1,129 @@
+"""Where a job's files are and how their lines are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
+from airflow_batch_llm.core.model import Batch, Outcome, Request
+from airflow_batch_llm.core.ports import Workspace
+
+_requests = msgspec.json.Decoder(Request)
+_outcomes = msgspec.json.Decoder(Outcome)
+_encoder = msgspec.json.Encoder()
+
+
+class Member(msgspec.Struct, omit_defaults=True):
+    """One line of ``rows.jsonl``: a row of the source as read; ``row`` is absent for ready-made requests."""
+
+    line: int
+    custom_id: str
+    wire_id: str
+    row: Any = None
+
+
+class Refusal(msgspec.Struct, omit_defaults=True):
+    """One line of ``refused.jsonl``: a row that never became a request of a batch."""
+
+    custom_id: str
+    wire_id: str
+    verdict: str
+    code: str
+    line: int = 0
+    key: dict[str, Any] = {}
+
+
+_members = msgspec.json.Decoder(Member)
+_refusals = msgspec.json.Decoder(Refusal)
+
+
+class _Ids(msgspec.Struct):
+    """The part of a member that accounting needs."""
+
+    custom_id: str
+    wire_id: str
+
+
+_ids = msgspec.json.Decoder(_Ids)
+
+
+def encode_line(value: msgspec.Struct) -> bytes:
+    """Encode one line with its 0x0A."""
+    return _encoder.encode(value) + b"\n"
+
+
+def plan_path(root: str, plan_id: str) -> str:
+    """Return the folder of a plan."""
+    return f"{root}/plan-{plan_id}"
+
+
+def rows_path(root: str, plan_id: str) -> str:
+    """Return the source rows of a plan."""
+    return f"{plan_path(root, plan_id)}/rows.jsonl"
+
+
+def refused_path(root: str, plan_id: str) -> str:
+    """Return the rows of a plan that could not be sent."""
+    return f"{plan_path(root, plan_id)}/refused.jsonl"
+
+
+def plan_job_path(root: str, plan_id: str) -> str:
+    """Return what was asked, as pinned with the plan."""
+    return f"{plan_path(root, plan_id)}/job.json"
+
+
+def job_path(root: str) -> str:
+    """Return what was asked, for people: a copy of the newest plan's."""
+    return f"{root}/job.json"
+
+
+def batch_folder(root: str, batch: Batch) -> str:
+    """Return the folder of what came back for a batch."""
+    return f"{root}/batch/{batch.batch_id}"
+
+
+def raw_path(root: str, batch: Batch, kind: str) -> str:
+    """Return the provider's bytes, as received."""
+    return f"{batch_folder(root, batch)}/raw/{kind}.jsonl"
+
+
+def outcomes_path(root: str, batch: Batch) -> str:
+    """Return the outcomes of a batch, one per request, in request order."""
+    return f"{batch_folder(root, batch)}/outcomes.jsonl"
+
+
+def results_path(root: str, revision: int) -> str:
+    """Return the folder of published answers."""
+    return f"{root}/results/{revision}"
+
+
+def iter_requests(workspace: Workspace, root: str, batch: Batch) -> Iterator[Request]:
+    """Yield a batch's requests, checked against the ledger's size and digest."""
+    with workspace.open_checked(f"{root}/{batch.path}", batch.bytes, batch.sha256) as file:
+        for _, line in iter_lines(read_chunks(file)):
+            yield _requests.decode(line)
+
+
+def iter_outcomes(workspace: Workspace, root: str, batch: Batch) -> Iterator[Outcome]:
+    """Yield a batch's outcomes in request order."""
+    with workspace.open(outcomes_path(root, batch)) as file:
+        for _, line in iter_lines(read_chunks(file)):
+            yield _outcomes.decode(line)
+
+
+def iter_member_ids(workspace: Workspace, root: str, plan_id: str) -> Iterator[tuple[str, str]]:
+    """Yield (custom_id, wire id) of every row of a plan."""
+    with workspace.open(rows_path(root, plan_id)) as file:
+        for _, line in iter_lines(read_chunks(file)):
+            ids = _ids.decode(line)
+            yield ids.custom_id, ids.wire_id
+
+
+def iter_refusals(workspace: Workspace, root: str, plan_id: str) -> Iterator[Refusal]:
+    """Yield the rows of a plan that could not be sent."""
+    with workspace.open(refused_path(root, plan_id)) as file:
+        for _, line in iter_lines(read_chunks(file)):
+            yield _refusals.decode(line)

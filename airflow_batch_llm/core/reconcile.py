@@ -1,0 +1,309 @@
+"""reconcile: ended -> reconciled. Every request of the batch gets exactly one outcome."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests, outcomes_path, raw_path
+from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
+from airflow_batch_llm.core.model import (
+    Attempt,
+    Batch,
+    BatchError,
+    BatchState,
+    Job,
+    Outcome,
+    RemoteBatch,
+    RemoteStatus,
+    RequestTemplate,
+    Row,
+    Usage,
+)
+from airflow_batch_llm.core.policy import attempts_used
+from airflow_batch_llm.core.ports import Reconciled
+from airflow_batch_llm.core.submit import seek_strays
+from airflow_batch_llm.core.tools import Tools, log
+from airflow_batch_llm.core.verdicts import Disposition, Verdict
+from airflow_batch_llm.exceptions import NotFound
+
+QUEUE_CODES = frozenset({"token_limit_exceeded", "too_many_tasks", "queue_full", "request_limit_exceeded"})
+ACCOUNT_CODES = frozenset(
+    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "spend_limit_reached"}
+)
+#: Faults that every line shares although the provider names only the first.
+SHARED_CODES = frozenset(
+    {"model_not_found", "mismatched_model", "model_mismatch", "invalid_url", "url_mismatch", "unknown_model"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What the way a batch ended means for requests without a result row.
+
+    :param lines: 1-based input lines that the provider named, with its codes.
+    :param halt: error code to stop the job with, None to go on.
+    """
+
+    verdict: Verdict
+    code: str
+    lines: Mapping[int, BatchError]
+    disposition: Disposition | None = None
+    halt: str | None = None
+
+
+async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> None:
+    """Read what an ended batch brought and write one outcome for each of its requests.
+
+    A batch that failed before it ran because the queue was full, or because its upload is gone, is
+    put back to ``planned`` instead.
+    """
+    remote = await tools.backend.retrieve(batch.provider_batch_id or "")
+    if _put_back(tools, batch, remote):
+        return
+    await seek_strays(tools, job, batch)
+    files = await _fetch(tools, batch, remote)
+    ending = _ending(batch, remote)
+    tools.fault("reconcile.before_outcomes")
+    result, halts = judge_batch(tools, job, batch, template, files, ending)
+    code = ending.halt or ("BLLM-021" if halts else None)
+    if code is not None:
+        # Before the batch counts as reconciled: a crash in between halts again, never goes on.
+        current = tools.reload(job)
+        tools.ledger.halt_job(current, code, f"batch {batch.batch_id}: {ending.code}")
+    tools.fault("reconcile.before_reconciled")
+    if tools.ledger.mark_reconciled(batch, result) is not None and batch.input_file_id:
+        await tools.backend.delete_file(batch.input_file_id)
+    tools.fault("reconcile.after_reconciled")
+
+
+def rejudge_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> bool:
+    """Judge a reconciled batch again from its raw rows; an answered row stays answered.
+
+    Returns whether anything was judged (the judge is another one than before).
+    """
+    if batch.judge == tools.spec.judge.fingerprint:
+        return False
+    ending = _Ending(Verdict.MISSING, "", {})
+    before = list(iter_outcomes(tools.workspace, tools.root, batch))
+    result, _ = judge_batch(tools, job, batch, template, batch.files, ending, before=before)
+    tools.ledger.mark_reconciled(batch, result)
+    return True
+
+
+def _put_back(tools: Tools, batch: Batch, remote: RemoteBatch) -> bool:
+    if remote.status is not RemoteStatus.FAILED or remote.files:
+        return False
+    codes = {error.code for error in remote.errors}
+    if codes & QUEUE_CODES:
+        waits = tools.settings.queue_wait * 2 ** min(max(batch.attempt - 1, 0), 10)
+        not_before = tools.ledger.now() + min(waits, tools.settings.queue_wait_max)
+        tools.ledger.put_back(batch, reason="queue_full", not_before=not_before)
+        return True
+    upload_gone = any(e.line is None and e.param in ("file_id", "input_file_id") for e in remote.errors)
+    if upload_gone and batch.attempt < tools.settings.max_uploads:
+        tools.ledger.put_back(batch, reason="upload_gone", not_before=None)
+        return True
+    return False
+
+
+def _ending(batch: Batch, remote: RemoteBatch) -> _Ending:
+    """Decide what a request without a row means, from how the batch ended."""
+    if remote.status is RemoteStatus.EXPIRED:
+        return _Ending(Verdict.EXPIRED, "batch_expired", {})
+    if remote.status is RemoteStatus.CANCELLED:
+        if batch.cancel_asked_by is not None:
+            return _Ending(Verdict.CANCELLED, "batch_cancelled", {})
+        return _Ending(Verdict.CANCELLED, "cancelled_elsewhere", {}, Disposition.HALT, "BLLM-032")
+    if remote.status is RemoteStatus.FAILED:
+        return _failed(batch, remote)
+    return _Ending(Verdict.MISSING, "missing", {})
+
+
+def _failed(batch: Batch, remote: RemoteBatch) -> _Ending:
+    first = remote.errors[0] if remote.errors else BatchError("batch_failed")
+    codes = {error.code for error in remote.errors}
+    if codes & ACCOUNT_CODES:
+        return _Ending(Verdict.ACCOUNT, first.code, {}, Disposition.HALT, "BLLM-021")
+    if codes & SHARED_CODES or first.param in ("file_id", "input_file_id"):
+        return _Ending(Verdict.CANCELLED, first.code, {}, Disposition.HALT, "BLLM-023")
+    lines = {error.line: error for error in remote.errors if error.line is not None}
+    if not lines and batch.requests == 1:
+        lines = {1: first}
+    return _Ending(Verdict.CANCELLED, "batch_failed" if lines else "batch_failed_whole", lines)
+
+
+async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[str, Any]]:
+    """Store every result file as received; returns what the ledger says about each."""
+    known = {str(file["file_id"]): dict(file) for file in batch.files}
+    stored = []
+    for number, file in enumerate(remote.files):
+        kind = file.kind if [f.kind for f in remote.files].count(file.kind) == 1 else f"{file.kind}-{number}"
+        path = raw_path(tools.root, batch, kind)
+        if file.file_id not in known:
+            with tempfile.TemporaryDirectory(prefix="batch-llm-download-") as folder:
+                local = Path(folder) / "raw.jsonl"
+                try:
+                    await tools.backend.download(remote, file, local)
+                except NotFound:
+                    if remote.status is RemoteStatus.DONE:
+                        raise
+                    log.warning("batch %s: its %s file is gone", batch.batch_id, file.kind)
+                    continue
+                tools.fault("reconcile.before_raw")
+                info = tools.workspace.put_file(path, local)
+            known[file.file_id] = {
+                "kind": file.kind,
+                "file_id": file.file_id,
+                "path": path.removeprefix(tools.root + "/"),
+                "bytes": info.size,
+                "sha256": info.sha256,
+            }
+        stored.append(known[file.file_id])
+    return stored
+
+
+def iter_raw_rows(tools: Tools, batch_files: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """Decode the stored result files, line by line."""
+    for file in batch_files:
+        opened = tools.workspace.open_checked(
+            f"{tools.root}/{file['path']}", int(file["bytes"]), str(file["sha256"])
+        )
+        with opened as stream:
+            for _, line in iter_lines(read_chunks(stream)):
+                yield tools.backend.decode(line)
+
+
+class _Slot:
+    """What is known of one request while its batch is judged."""
+
+    __slots__ = ("code", "custom_id", "history", "message", "usage", "verdict", "wire_id")
+
+    def __init__(self, custom_id: str, wire_id: str, history: tuple[Attempt, ...]) -> None:
+        self.custom_id, self.wire_id, self.history = custom_id, wire_id, history
+        self.verdict: Verdict | None = None
+        self.code = self.message = ""
+        self.usage = Usage()
+
+
+def judge_batch(
+    tools: Tools,
+    job: Job,
+    batch: Batch,
+    template: RequestTemplate,
+    files: Sequence[Mapping[str, Any]],
+    ending: _Ending,
+    *,
+    before: Sequence[Outcome] = (),
+) -> tuple[Reconciled, int]:
+    """Write ``outcomes.jsonl``; returns what goes into the ledger and how many rows halt the job."""
+    slots = [
+        _Slot(request.custom_id, request.wire_id, request.history)
+        for request in iter_requests(tools.workspace, tools.root, batch)
+    ]
+    _read_rows(tools, batch, files, {slot.wire_id: slot for slot in slots})
+    counts: Counter[str] = Counter()
+    usage = Usage()
+    halts = 0
+    with tools.workspace.writer(outcomes_path(tools.root, batch)) as out:
+        for line, slot in enumerate(slots, start=1):
+            outcome = before[line - 1] if before else None
+            if outcome is None or outcome.disposition is not Disposition.LAND:
+                outcome = _outcome(tools, job, batch, template, slot, line, ending, outcome)
+            counts[outcome.verdict] += 1
+            usage = usage + Usage(*outcome.usage)
+            halts += outcome.disposition is Disposition.HALT
+            out.write(encode_line(outcome))
+    result = Reconciled(out.sha256, tools.spec.judge.fingerprint, dict(counts), usage, tuple(files))
+    return result, halts
+
+
+def _read_rows(
+    tools: Tools, batch: Batch, files: Sequence[Mapping[str, Any]], slots: Mapping[str, _Slot]
+) -> None:
+    """Join the result rows to their requests; the better of two rows for one request stands."""
+    foreign = repeated = 0
+    check = tools.spec.judge.check
+    for row in iter_raw_rows(tools, files):
+        slot = slots.get(row.wire_id)
+        if slot is None:
+            foreign += 1
+            continue
+        verdict, code = check(row)
+        if slot.verdict is not None:
+            repeated += 1
+            if verdict is not Verdict.OK or slot.verdict is Verdict.OK:
+                continue
+        slot.verdict, slot.code, slot.usage = verdict, code, row.usage
+        slot.message = row.message if verdict is not Verdict.OK else ""
+    if foreign or repeated:
+        log.warning("batch %s: %d foreign and %d repeated result rows", batch.batch_id, foreign, repeated)
+        tools.ledger.add_event(
+            batch.job_id,
+            "odd_rows",
+            batch_id=batch.batch_id,
+            reason=f"foreign={foreign} repeated={repeated}",
+        )
+
+
+def _outcome(
+    tools: Tools,
+    job: Job,
+    batch: Batch,
+    template: RequestTemplate,
+    slot: _Slot,
+    line: int,
+    ending: _Ending,
+    before: Outcome | None,
+) -> Outcome:
+    if slot.verdict is None and before is not None:
+        return before
+    verdict, code, message, forced = slot.verdict, slot.code, slot.message, None
+    if verdict is None:
+        named = ending.lines.get(line)
+        if named is not None:
+            verdict, code, message = Verdict.BAD_REQUEST, named.code, named.message
+        else:
+            verdict, code, forced = ending.verdict, ending.code, ending.disposition
+    elif verdict is Verdict.CANCELLED and ending.disposition is Disposition.HALT:
+        forced = Disposition.HALT
+    exhausted = False
+    if forced is not None:
+        disposition = forced
+    elif verdict is Verdict.OK:
+        disposition = Disposition.LAND
+    else:
+        charged, free = attempts_used(
+            slot.history, revision=job.revision, since_round=int(job.seen.get("allowance_round", 0))
+        )
+        changeable = tools.spec.policy.changeable(
+            verdict, model=batch.model, params=template.params, overrides=batch.overrides
+        )
+        disposition, exhausted = tools.spec.policy.decide(
+            verdict, charged=charged, free=free, changeable=changeable
+        )
+    used = slot.usage
+    return Outcome(
+        custom_id=slot.custom_id,
+        wire_id=slot.wire_id,
+        verdict=verdict,
+        disposition=disposition,
+        code=code or str(verdict),
+        usage=(used.input, used.output, used.cached, used.cache_write, used.reasoning),
+        message=message if disposition is not Disposition.LAND else "",
+        exhausted=exhausted,
+    )
+
+
+def needs_reading(batch: Batch) -> bool:
+    """Say whether a batch has ended and waits for :func:`reconcile_batch`."""
+    return batch.state is BatchState.ENDED
+
+
+def ended_without_running(batch: Batch) -> bool:
+    """Say whether an ended batch failed as a whole, so that judging it may put it back."""
+    return batch.state is BatchState.ENDED and batch.provider_status == RemoteStatus.FAILED

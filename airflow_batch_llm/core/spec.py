@@ -1,0 +1,111 @@
+"""What a task asks of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from airflow_batch_llm.core.drafts import Draft, ResolvedSink
+from airflow_batch_llm.core.judge import Judge
+from airflow_batch_llm.core.model import Job, JobKey, RequestTemplate
+from airflow_batch_llm.core.policy import RowRetry
+
+
+class Rerun(StrEnum):
+    """What a clear sends again: ``missing`` (unanswered rows and deaths by exhaustion), ``failed`` (also
+    deterministic deaths), ``fresh`` (everything; pays again)."""
+
+    MISSING = "missing"
+    FAILED = "failed"
+    FRESH = "fresh"
+
+
+class OnEmpty(StrEnum):
+    """What a source without rows means."""
+
+    SKIP = "skip"
+    FAIL = "fail"
+    SUCCESS = "success"
+
+
+class Until(IntEnum):
+    """How far :meth:`Engine.advance` goes."""
+
+    ENDED = 1  #: every batch of the job so far has ended at the provider
+    RECONCILED = 2  #: every ended batch has been judged
+    RETRIED = 3  #: no row is left that the policy sends again
+    SETTLED = 4  #: dead letters are written, answers published, the job closed
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Waiting times of the engine, in seconds.
+
+    :param create_timeout: bound of one create call; its lease is longer by ``lease_margin``.
+    :param look_apart: time between the two looks that must both find nothing before a create call is
+        repeated.
+    :param queue_wait: first wait after "queue full"; doubles up to ``queue_wait_max``.
+    :param cancel_grace: how long a batch that we asked to cancel is waited for.
+    :param max_uploads: how often a batch is sent again after its upload was found gone.
+    """
+
+    create_timeout: float = 60.0
+    lease_margin: float = 60.0
+    look_apart: float = 60.0
+    queue_wait: float = 60.0
+    queue_wait_max: float = 900.0
+    cancel_grace: float = 1800.0
+    max_uploads: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StageOrder:
+    """What only the submitting task knows.
+
+    :param drafts: reads the source; called at most once per revision.
+    :param mark: value that changes with a clear and not with a retry (``ti.max_tries``).
+    :param first_try: False on a retry: a ledger that does not know the job then asks the provider first.
+    :param job_timeout: seconds from the start of the revision, None for no bound.
+    :param describe: what ``job.json`` says beside the template (JSON types, no secrets).
+    """
+
+    template: RequestTemplate
+    drafts: Callable[[], Iterable[Draft]]
+    mark: int
+    first_try: bool = True
+    rerun: Rerun = Rerun.MISSING
+    on_empty: OnEmpty = OnEmpty.SKIP
+    job_timeout: float | None = None
+    describe: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What every task of a job brings along."""
+
+    key: JobKey
+    conn_id: str
+    policy: RowRetry = RowRetry()
+    judge: Judge = Judge()
+    sink: ResolvedSink | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What :meth:`Engine.advance` came to.
+
+    :param done: nothing is left to do up to what was asked for.
+    :param provider_batches: ids to look at before calling again.
+    :param more_planned: further batches wait to be sent, so one ended batch is worth a call.
+    :param not_before: seconds since the epoch before which calling again is useless, None if unknown.
+    :param reason: short word for logs.
+    """
+
+    job: Job
+    done: bool
+    provider_batches: tuple[str, ...] = ()
+    more_planned: bool = False
+    not_before: float | None = None
+    reason: str = ""

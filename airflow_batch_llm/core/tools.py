@@ -1,0 +1,74 @@
+"""What the engine's steps share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
+
+import msgspec
+
+from airflow_batch_llm.core.files import plan_job_path
+from airflow_batch_llm.core.model import Batch, BatchKind, Job, RequestTemplate
+from airflow_batch_llm.core.ports import Backend, Ledger, RowIndex, Workspace
+from airflow_batch_llm.core.spec import JobSpec, Settings
+
+log = logging.getLogger("airflow_batch_llm.engine")
+
+T = TypeVar("T")
+CHUNK = 5000
+
+
+def _no_fault(point: str) -> None:
+    """Nothing happens at fault points outside of tests."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The outside world, for one job.
+
+    :param new_index: makes an empty row index.
+    :param fault: called with the name of each fault point; tests kill or raise there.
+    """
+
+    ledger: Ledger
+    workspace: Workspace
+    backend: Backend
+    spec: JobSpec
+    new_index: Callable[[], RowIndex]
+    settings: Settings = Settings()
+    fault: Callable[[str], None] = field(default=_no_fault)
+
+    @property
+    def root(self) -> str:
+        """The job's folder in the workspace."""
+        return self.workspace.job_root(self.spec.key)
+
+    def reload(self, job: Job) -> Job:
+        """Read the job again."""
+        found = self.ledger.get_job(job.job_id)
+        if found is None:
+            raise LookupError(f"job {job.job_id} is gone from the ledger")
+        return found
+
+    def template(self, job: Job) -> RequestTemplate:
+        """Read what was asked, as pinned with the job's plan."""
+        if job.plan_id is None:
+            raise LookupError(f"job {job.job_id} has no pinned plan")
+        with self.workspace.open(plan_job_path(self.root, job.plan_id)) as file:
+            described: dict[str, Any] = msgspec.json.decode(file.read())
+        return RequestTemplate(**described["template"])
+
+
+def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
+    """Yield lists of at most ``size`` items."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def primary(batches: Iterable[Batch]) -> list[Batch]:
+    """Leave out duplicates."""
+    return [batch for batch in batches if batch.kind is BatchKind.PRIMARY]
