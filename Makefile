@@ -10,7 +10,6 @@ PYTEST := $(BIN)/python -m pytest
 
 # Nothing of the caller's own Airflow may leak in.
 unexport AIRFLOW_CONFIG
-export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-ui test test-unit test-integration test-e2e lint format venv-demo venv-dev clean

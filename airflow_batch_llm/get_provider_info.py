@@ -64,15 +64,17 @@ def _connection_fields() -> dict[str, Any]:
     return {
         "dialect": {
             "label": "Dialect",
-            "description": "Which provider's batch protocol the base URL speaks.",
-            "schema": {"type": "string", "default": "openai", "enum": ["openai"]},
+            "description": "Whose batch protocol the base URL speaks; generic: any server with OpenAI's files and batches.",
+            "schema": {"type": "string", "default": "openai", "enum": ["openai", "generic"]},
         },
         "model": _text("Default model", "Used where a task names no model, e.g. gpt-5-mini."),
         "max_requests": _number(
             "Max requests per batch", "Lowers the provider's limit of requests in one batch."
         ),
         "max_bytes": _number("Max bytes per batch file", "Lowers the provider's limit of bytes in one file."),
-        "max_line_bytes": _number("Max bytes per request", "Requests above it go to the dead letters unsent."),
+        "max_line_bytes": _number(
+            "Max bytes per request", "Requests above it go to the dead letters unsent."
+        ),
         "organization": _text("Organization", "Sent as OpenAI-Organization."),
         "project": _text("Project", "Sent as OpenAI-Project."),
         "timeout": {

@@ -45,7 +45,9 @@ def read_settings() -> Settings:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise ConfigurationError(f"airflow.cfg [{SECTION}] has values that cannot be used: {faults}") from None
+        raise ConfigurationError(
+            f"airflow.cfg [{SECTION}] has values that cannot be used: {faults}"
+        ) from None
     if settings.poll_interval_max < settings.poll_interval_min:
         raise ConfigurationError(f"airflow.cfg [{SECTION}] poll_interval_max is below poll_interval_min")
     return settings
@@ -53,7 +55,9 @@ def read_settings() -> Settings:
 
 def airflow_home() -> Path:
     """Return AIRFLOW_HOME as Airflow finds it, without loading Airflow's configuration."""
-    return Path(os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME") or "~/airflow"))).absolute()
+    return Path(
+        os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME") or "~/airflow"))
+    ).absolute()
 
 
 @cache
