@@ -64,7 +64,9 @@ def _connection_fields() -> dict[str, Any]:
     return {
         "dialect": {
             "label": "Dialect",
-            "description": "Whose batch protocol the base URL speaks; generic: any server with OpenAI's files and batches.",
+            "description": (
+                "Whose batch protocol the base URL speaks; generic: any server with OpenAI's files and batches."
+            ),
             "schema": {"type": "string", "default": "openai", "enum": ["openai", "generic"]},
         },
         "model": _text("Default model", "Used where a task names no model, e.g. gpt-5-mini."),
@@ -79,7 +81,7 @@ def _connection_fields() -> dict[str, Any]:
         "project": _text("Project", "Sent as OpenAI-Project."),
         "timeout": {
             "label": "Timeout (seconds)",
-            "description": "Time allowed for one reply. Creating a batch has its own: [batch_llm] create_timeout.",
+            "description": "Time allowed for one reply; creating a batch has [batch_llm] create_timeout.",
             "schema": {"type": ["number", "null"], "exclusiveMinimum": 0},
         },
     }
@@ -102,7 +104,7 @@ def _options() -> dict[str, Any]:
         "ledger_conn_id": _option(
             "string",
             "",
-            "Connection (postgres, mysql or sqlite) of the database that holds jobs, batches, dead letters and "
+            "Connection (postgres, mysql or sqlite) of the database for jobs, batches, dead letters and "
             "events. Empty: an SQLite file in AIRFLOW_HOME, for one machine only.",
             example="batch_llm_ledger",
         ),

@@ -145,7 +145,7 @@ def _account(
         )
     if not base_url and row.base_url is None:
         raise ConfigurationError(
-            f"connection {connection.conn_id!r} has no base URL, and dialect {row.name!r} has no address of its own"
+            f"connection {connection.conn_id!r} has no base URL, which dialect {row.name!r} needs"
         )
     return Account(
         conn_id=connection.conn_id,

@@ -49,7 +49,7 @@ def read_settings() -> Settings:
             f"airflow.cfg [{SECTION}] has values that cannot be used: {faults}"
         ) from None
     if settings.poll_interval_max < settings.poll_interval_min:
-        raise ConfigurationError(f"airflow.cfg [{SECTION}] poll_interval_max is below poll_interval_min")
+        raise ConfigurationError(f"[{SECTION}] poll_interval_max is below poll_interval_min")
     return settings
 
 
