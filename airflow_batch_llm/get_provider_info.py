@@ -65,7 +65,7 @@ def _connection_fields() -> dict[str, Any]:
         "dialect": {
             "label": "Dialect",
             "description": (
-                "Whose batch protocol the base URL speaks; generic: any server with OpenAI's files and batches."
+                "Whose batch protocol the base URL speaks; generic: a server with OpenAI's files and batches."
             ),
             "schema": {"type": "string", "default": "openai", "enum": ["openai", "generic"]},
         },

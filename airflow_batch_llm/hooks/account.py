@@ -25,7 +25,7 @@ class Account:
     :param provider: the dialect of the batch protocol.
     :param base_url: None for the provider's own address.
     :param model: used where a task names none.
-    :param options: what else the backend is made with: limits, time-out (seconds), headers.
+    :param options: what else the backend is made with (``BackendOptions``): limits, time-out, headers.
     """
 
     conn_id: str
@@ -108,7 +108,7 @@ def _read_batch_llm(connection: Connection, extra: Mapping[str, Any]) -> Account
         fields,
         base_url=_address(connection),
         api_key=connection.password,
-        options=_given(fields, "organization", "project", "timeout"),
+        options=_given(fields, "organization", "project", timeout="timeout_seconds"),
     )
 
 
@@ -125,7 +125,9 @@ def _read_openai(connection: Connection, extra: Mapping[str, Any]) -> Account:
         fields,
         base_url=client.base_url or connection.host,
         api_key=client.api_key or connection.password,
-        options=_given(client, "organization", "project", "timeout", "default_headers"),
+        options=_given(
+            client, "organization", "project", timeout="timeout_seconds", default_headers="headers"
+        ),
     )
 
 
@@ -165,8 +167,10 @@ def _parse(model: type[_AnyExtra], connection: Connection, extra: Mapping[str, A
     raise ConfigurationError(f"connection {connection.conn_id!r} has fields that cannot be used: {faults}")
 
 
-def _given(fields: BaseModel, *names: str) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(fields, name)) is not None}
+def _given(fields: BaseModel, *names: str, **renamed: str) -> dict[str, Any]:
+    """Return the fields that have a value, under the names that backends use for them."""
+    targets = {**{name: name for name in names}, **renamed}
+    return {to: value for name, to in targets.items() if (value := getattr(fields, name)) is not None}
 
 
 def _address(connection: Connection) -> str | None:

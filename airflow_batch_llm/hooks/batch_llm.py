@@ -98,5 +98,5 @@ def backend_of(account: Account) -> Backend:
         account.provider,
         base_url=account.base_url,
         api_key=account.api_key,
-        options={"create_timeout": read_settings().create_timeout, **account.options},
+        options={"create_timeout_seconds": read_settings().create_timeout, **account.options},
     )
