@@ -1,0 +1,216 @@
+"""The HTTP client that all backends share: authentication, time-outs, retries of safe calls, errors.
+
+Messages of the exceptions name the call, the status and the provider's error code, never its text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn
+
+import httpx
+
+from airflow_batch_llm import __version__
+from airflow_batch_llm.backends.errors import ErrorFacts, parse_error_body
+from airflow_batch_llm.backends.openai_verdicts import ACCOUNT_CODES, KEY_CODES, QUEUE_FULL_CODES
+from airflow_batch_llm.backends.retrying import Again, SafeRetry, T, retry_after, should_retry
+from airflow_batch_llm.exceptions import (
+    AccountError,
+    AuthError,
+    ConfigurationError,
+    InDoubt,
+    NotFound,
+    ProviderError,
+    RateLimited,
+    Refused,
+    Unreachable,
+)
+
+log = logging.getLogger(__name__)
+
+#: Some CDNs refuse calls without one (Together: 403).
+USER_AGENT = f"airflow-batch-llm/{__version__}"
+#: Faults that surely came before a request left this machine.
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+
+#: A 404 on a collection (``/batches``) means a wrong base URL, unless it is about the file named in it.
+_FILE_PARAMS = frozenset({"input_file_id", "file_id", "id"})
+
+
+class ApiClient:
+    """One provider's HTTP API.
+
+    :param base_url: with the version part, e.g. ``https://api.openai.com/v1``.
+    :param headers: sent to the provider's own host only (key, organization…).
+    :param connect_timeout: seconds to connect.
+    :param timeout: seconds without a byte before a call fails.
+    :param retry: how safe calls are repeated.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        headers: Mapping[str, str],
+        connect_timeout: float,
+        timeout: float,
+        retry: SafeRetry,
+    ) -> None:
+        self.base_url = _checked_url(base_url)
+        self.host = self.base_url.host
+        self._headers = dict(headers)
+        self._timeout = httpx.Timeout(timeout, connect=connect_timeout)
+        self._connect_timeout = connect_timeout
+        self._retry = retry
+        self._client: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.aclose()
+
+    def http(self) -> httpx.AsyncClient:
+        """Return the client of the running event loop; connections cannot move between loops."""
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._client = httpx.AsyncClient(
+                headers={"user-agent": USER_AGENT}, timeout=self._timeout, follow_redirects=False
+            )
+            self._loop = loop
+        return self._client
+
+    def url(self, path: str) -> httpx.URL:
+        """Return the address of ``path`` (from ``/``) below the base URL."""
+        return httpx.URL(str(self.base_url).rstrip("/") + path)
+
+    def headers_for(self, url: httpx.URL) -> dict[str, str]:
+        """Return the headers with the key where ``url`` is the provider's own host, none elsewhere."""
+        base = self.base_url
+        same = (url.scheme, url.host, _port(url)) == (base.scheme, base.host, _port(base))
+        upgraded = url.host == base.host and (_port(base), _port(url)) == (80, 443)
+        return dict(self._headers) if same or upgraded else {}
+
+    def timeout(self, seconds: float) -> httpx.Timeout:
+        """Return a time-out of ``seconds`` without a byte, with the usual time to connect."""
+        return httpx.Timeout(seconds, connect=self._connect_timeout)
+
+    async def repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Run an attempt that raises :class:`Again` under the retry rule."""
+        return await self._retry.run(attempt)
+
+    async def call(
+        self, method: str, path: str, *, keep: frozenset[int] = frozenset(), **arguments: Any
+    ) -> httpx.Response:
+        """Make a call that is safe to repeat and return its 2xx reply.
+
+        :param keep: statuses that are not worth repeating in this call.
+        :raises ProviderError: by status and code, see :func:`error_of`; ``Unreachable`` without a reply.
+        """
+
+        async def attempt() -> httpx.Response:
+            try:
+                reply = await self._send(method, path, **arguments)
+            except httpx.HTTPError as e:
+                raise Again(unreachable(method, path, e)) from e
+            if not reply.is_success:
+                raise_for(reply, method, path, keep=keep)
+            return reply
+
+        return await self.repeat(attempt)
+
+    async def call_once(self, method: str, path: str, *, seconds: float, **arguments: Any) -> httpx.Response:
+        """Make a call that must not be repeated: exactly one request; return its 2xx reply.
+
+        :param seconds: for the whole call.
+        :raises InDoubt: time-out, reset, 5xx, 408 or 409: it may have taken effect.
+        :raises Unreachable: no connection came about, so nothing was sent.
+        :raises ProviderError: the provider refused and did nothing.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await self._send(method, path, **arguments)
+        except _NOT_SENT as e:
+            raise unreachable(method, path, e) from e
+        except (httpx.HTTPError, TimeoutError) as e:
+            raise InDoubt(f"{method} {path}: no reply ({type(e).__name__}); it may have taken effect") from e
+        status = reply.status_code
+        if status >= 500 or status in (300, 302, 303, 408, 409):
+            raise InDoubt(f"{method} {path}: HTTP {status}; it may have taken effect")
+        if not reply.is_success:
+            raise error_of(reply, method, path)
+        return reply
+
+    async def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        url = self.url(path)
+        return await self.http().request(method, url, headers=self.headers_for(url), **arguments)
+
+
+def raise_for(
+    reply: httpx.Response, method: str, path: str, *, keep: frozenset[int] = frozenset()
+) -> NoReturn:
+    """Raise what a reply that is not 2xx stands for, as :class:`Again` where another try may help."""
+    error = error_of(reply, method, path)
+    if (
+        isinstance(error, (AuthError, AccountError))
+        or reply.status_code in keep
+        or not should_retry(reply.status_code, reply.headers)
+    ):
+        raise error
+    raise Again(error, retry_after(reply.headers))
+
+
+def error_of(reply: httpx.Response, method: str, path: str) -> ProviderError:
+    """Return the exception that a reply which is not 2xx stands for. The reply must have been read."""
+    status, facts = reply.status_code, parse_error_body(reply.content)
+    what = f"{method} {path}: HTTP {status}" + (f", code {facts.code}" if facts.code else "")
+    codes = {facts.code.lower(), facts.type.lower()}
+    if codes & ACCOUNT_CODES or status == 402:
+        return AccountError(f"{what}: the account cannot pay or lacks access; check its plan and balance")
+    wait = retry_after(reply.headers)
+    if codes & QUEUE_FULL_CODES or (status in (400, 429) and _mentions(facts, QUEUE_FULL_CODES)):
+        return RateLimited(f"{what}: the queue is full", retry_after=wait, reason="queue_full")
+    if status in (401, 403) or (status < 500 and codes & KEY_CODES):
+        return AuthError(f"{what}: the key is wrong, revoked or lacks a permission; check the connection")
+    if status == 429:
+        return RateLimited(f"{what}: too many calls", retry_after=wait)
+    if status == 404 and (path.count("/") > 1 or facts.param in _FILE_PARAMS):
+        return NotFound(f"{what}: the provider knows no such id")
+    if status == 404:
+        return Refused(f"{what}: no such endpoint; check the base URL", status_code=404, reason="not_found")
+    if status >= 500 or status == 408:
+        return Unreachable(f"{what}: the provider has a fault")
+    if status < 400:
+        what = f"{what}: redirected; set the base URL to the final address"
+        return Refused(what, status_code=status, reason="redirected")
+    reason = facts.code or facts.type or f"http_{status}"
+    return Refused(f"{what}: refused", status_code=status, reason=reason)
+
+
+def unreachable(method: str, path: str, cause: Exception) -> Unreachable:
+    """Return the error of a call without a usable reply."""
+    return Unreachable(f"{method} {path}: no usable reply ({type(cause).__name__}); check host and network")
+
+
+def _mentions(facts: ErrorFacts, codes: frozenset[str]) -> bool:
+    """Azure's fail-fast regions name the code in the text only."""
+    return any(code in facts.message for code in codes)
+
+
+def _port(url: httpx.URL) -> int | None:
+    return url.port or {"http": 80, "https": 443}.get(url.scheme)
+
+
+def _checked_url(base_url: str) -> httpx.URL:
+    try:
+        url = httpx.URL(base_url.strip().rstrip("/"))
+    except (httpx.InvalidURL, TypeError) as e:
+        raise ConfigurationError("the base URL is not a URL") from e
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigurationError("the base URL must begin with http:// or https:// and name a host")
+    if url.query or url.fragment:
+        raise ConfigurationError("the base URL must not hold a query or a fragment")
+    return url

@@ -1,0 +1,81 @@
+"""A file's bytes, fetched whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from pathlib import Path
+
+import httpx
+
+from airflow_batch_llm.backends.base import ApiClient, raise_for, unreachable
+from airflow_batch_llm.backends.retrying import Again
+from airflow_batch_llm.exceptions import TransferError
+
+_MAX_REDIRECTS = 5
+
+
+async def fetch_content(
+    client: ApiClient, path: str, local: Path, *, expected: int | None, timeout: httpx.Timeout
+) -> None:
+    """Fetch ``path`` to ``local`` through a temporary name beside it; repeated when it arrives short.
+
+    Redirects are followed (Parasail: to a signed URL); the key goes to the provider's own host only.
+
+    :param expected: size in bytes that the provider names, None where it names none.
+    :raises TransferError: fewer bytes arrived than were promised, in each try.
+    :raises NotFound: the provider has the file no more.
+    """
+
+    async def attempt() -> None:
+        part = local.with_name(f".{local.name}.{uuid.uuid4().hex}.part")
+        try:
+            await _fetch(client, path, part, expected, timeout)
+            os.replace(part, local)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                part.unlink()
+
+    await client.repeat(attempt)
+
+
+async def _fetch(
+    client: ApiClient, path: str, part: Path, expected: int | None, timeout: httpx.Timeout
+) -> None:
+    url = client.url(path)
+    for hop in range(_MAX_REDIRECTS + 1):
+        try:
+            stream = client.http().stream("GET", url, headers=client.headers_for(url), timeout=timeout)
+            async with stream as reply:
+                if reply.has_redirect_location:
+                    url = reply.url.join(reply.headers["location"])
+                    continue
+                if not reply.is_success:
+                    await reply.aread()
+                    if hop and reply.status_code in (401, 403):
+                        # The storage behind the provider: a signed URL that ran out, not a wrong key.
+                        raise Again(TransferError(f"GET {path}: the storage said HTTP {reply.status_code}"))
+                    raise_for(reply, "GET", path)
+                await _write(reply, path, part, expected)
+                return
+        except httpx.InvalidURL as e:
+            raise TransferError(f"GET {path}: redirected to what is not a URL") from e
+        except httpx.HTTPError as e:
+            if part.exists():
+                raise Again(TransferError(f"GET {path}: broken off ({type(e).__name__})")) from e
+            raise Again(unreachable("GET", path, e)) from e
+    raise TransferError(f"GET {path}: more than {_MAX_REDIRECTS} redirects")
+
+
+async def _write(reply: httpx.Response, path: str, part: Path, expected: int | None) -> None:
+    written = 0
+    with part.open("wb") as file:
+        async for chunk in reply.aiter_bytes():
+            written += file.write(chunk)
+    promised = reply.headers.get("content-length", "")
+    if promised.isdigit() and reply.num_bytes_downloaded < int(promised):
+        raise Again(TransferError(f"GET {path}: {reply.num_bytes_downloaded} of {promised} bytes arrived"))
+    # A size of 0 is not believed: some servers name it for each file.
+    if expected and written < expected:
+        raise Again(TransferError(f"GET {path}: {written} of {expected} bytes arrived"))

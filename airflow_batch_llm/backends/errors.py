@@ -1,0 +1,87 @@
+"""What a provider's error says: its envelope in every form met so far, as short tokens.
+
+Provider text never leaves this module except as a row's ``message`` (dead-letter table only).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+MESSAGE_LIMIT = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFacts:
+    """The parts of an error object. ``code`` and ``type`` are short tokens or ""; ``status`` is an HTTP
+    status that the object itself names (``"code": 400``), None where it names none."""
+
+    code: str = ""
+    type: str = ""
+    param: str = ""
+    message: str = ""
+    status: int | None = None
+
+
+def token(value: Any) -> str:
+    """Return ``value`` if it is a short token (``[A-Za-z0-9_.-]``, at most 64 long), else ""."""
+    return value if isinstance(value, str) and _TOKEN.fullmatch(value) else ""
+
+
+def read_error(value: Any) -> ErrorFacts:
+    """Read an error in any of its forms; what cannot be read gives empty facts.
+
+    Forms: ``{"error": {…}}``, the inner object itself, ``{"error": "text"}``, ``{"detail": …}`` (FastAPI),
+    a list of one (Google), a bare text.
+    """
+    for _ in range(4):  # envelopes nest at most a few deep
+        if isinstance(value, list):
+            value = value[0] if value else None
+        elif isinstance(value, dict) and value.get("error"):
+            value = value["error"]
+        elif isinstance(value, dict) and "detail" in value and not value.get("message"):
+            value = value["detail"]
+        else:
+            break
+    if isinstance(value, str):
+        return ErrorFacts(code=token(value), message=value[:MESSAGE_LIMIT])
+    if not isinstance(value, dict):
+        return ErrorFacts()
+    code, status = _code_and_status(value)
+    return ErrorFacts(
+        code=code,
+        type=token(value.get("type")),
+        param=token(value.get("param")),
+        message=_message(value),
+        status=status,
+    )
+
+
+def parse_error_body(body: bytes) -> ErrorFacts:
+    """Read the body of an HTTP error reply: JSON in any form, plain text or HTML (which say nothing)."""
+    try:
+        return read_error(json.loads(body))
+    except (ValueError, RecursionError):
+        return ErrorFacts()
+
+
+def _code_and_status(error: dict[str, Any]) -> tuple[str, int | None]:
+    code = error.get("code")
+    if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) <= 3:
+        code = int(code)
+    if isinstance(code, int) and not isinstance(code, bool) and 100 <= code <= 599:
+        return token(error.get("status")), code
+    return token(code) or token(error.get("status")), None
+
+
+def _message(error: dict[str, Any]) -> str:
+    for name in ("message", "msg", "detail", "details"):
+        value = error.get(name)
+        if isinstance(value, str) and value:
+            return value[:MESSAGE_LIMIT]
+        if isinstance(value, (dict, list)) and value:
+            return json.dumps(value, ensure_ascii=False, default=str)[:MESSAGE_LIMIT]
+    return ""

@@ -1,0 +1,318 @@
+"""The OpenAI batch protocol: files and batches over HTTP, in the dialect that a table row describes.
+
+Reference: developers.openai.com, guide "Batch" and API reference "Files", "Batch".
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from airflow_batch_llm.backends.base import ApiClient, raise_for, unreachable
+from airflow_batch_llm.backends.content import fetch_content
+from airflow_batch_llm.backends.dialects import Dialect
+from airflow_batch_llm.backends.openai_lines import line_encoder
+from airflow_batch_llm.backends.openai_objects import BatchObject, BatchPage, FileObject
+from airflow_batch_llm.backends.openai_rows import decode_row
+from airflow_batch_llm.backends.options import BackendOptions
+from airflow_batch_llm.backends.retrying import Again
+from airflow_batch_llm.core.ids import META_ORIGIN, META_TOKEN
+from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus, RequestTemplate, ResultFile, Row
+from airflow_batch_llm.core.ports import CreateOrder, LineEncoder
+from airflow_batch_llm.exceptions import (
+    ConfigurationError,
+    InDoubt,
+    NotFound,
+    Refused,
+    TransferError,
+    Unreachable,
+)
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=BaseModel)
+
+_PAGE_SIZE = 100
+#: How far the provider's clock may lag behind the ledger's, in seconds, when a batch is looked for.
+_CLOCK_MARGIN = 600.0
+#: Result files are gone after 30 days, so an older batch cannot be adopted any more.
+_ORIGIN_AGE = 31 * 86_400.0
+_MAX_FIND_PAGES = 500
+
+
+class OpenAIBackend:
+    """A :class:`~airflow_batch_llm.core.ports.Backend` for the OpenAI family.
+
+    :param dialect: what this server takes and lacks.
+    :param client: its HTTP API.
+    :param options: the connection's options.
+    """
+
+    def __init__(self, dialect: Dialect, client: ApiClient, options: BackendOptions) -> None:
+        self.provider = dialect.name
+        self.limits = dialect.limits
+        #: Seconds after which a create call is given up; a lease must be longer.
+        self.create_timeout = options.create_timeout_seconds
+        self._dialect = dialect
+        self._client = client
+        self._options = options
+        self._logged: set[str] = set()
+        self._input_expiry = _checked_expiry(dialect.input_expiry, options.input_expiry_seconds, "input")
+        self._output_expiry = _checked_expiry(dialect.output_expiry, options.output_expiry_seconds, "output")
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    # -- lines -------------------------------------------------------------------------------------
+
+    def line_encoder(self, template: RequestTemplate) -> LineEncoder:
+        """Return the encoder for a batch. :raises Refused: the template asks what the protocol lacks."""
+        return line_encoder(template, self._dialect)
+
+    def decode(self, line: bytes) -> Row:
+        """Decode one result line. Never raises: a line that cannot be read is ``unknown``."""
+        return decode_row(line)
+
+    # -- files -------------------------------------------------------------------------------------
+
+    async def upload(self, local: Path, name: str) -> str:
+        """Send the encoded file as a stream of known length and return its id.
+
+        :raises TransferError: the provider holds fewer bytes than were sent.
+        """
+        size = local.stat().st_size
+        fields = {"purpose": "batch"}
+        if self._input_expiry:
+            fields["expires_after[anchor]"] = "created_at"
+            fields["expires_after[seconds]"] = str(self._input_expiry)
+        name = name if name.endswith(".jsonl") else f"{name}.jsonl"  # another ending is refused
+        timeout = self._client.timeout(self._options.transfer_timeout_seconds)
+
+        async def attempt() -> str:
+            url = self._client.url("/files")
+            with local.open("rb") as file:
+                try:
+                    reply = await self._client.http().post(
+                        url,
+                        headers=self._client.headers_for(url),
+                        data=fields,  # httpx writes fields before files, as some servers need them
+                        files={"file": (name, file, "application/jsonl")},
+                        timeout=timeout,
+                    )
+                except httpx.HTTPError as e:
+                    raise Again(unreachable("POST", "/files", e)) from e
+            if not reply.is_success:
+                raise_for(reply, "POST", "/files")
+            stored = self._parse(FileObject, reply, "POST /files")
+            if stored.bytes and stored.bytes < size:
+                raise Again(TransferError(f"file {stored.id} holds {stored.bytes} of {size} bytes sent"))
+            return stored.id
+
+        return await self._client.repeat(attempt)
+
+    async def download(self, batch: RemoteBatch, file: ResultFile, local: Path) -> None:
+        """Fetch a result file whole to ``local``, which appears only then.
+
+        :raises TransferError: it did not arrive whole, after some tries.
+        :raises NotFound: the provider has it no more.
+        """
+        path = f"/files/{_quoted(file.file_id)}"
+        timeout = self._client.timeout(self._options.transfer_timeout_seconds)
+        expected = await self._size_of(path)
+        await fetch_content(self._client, f"{path}/content", local, expected=expected, timeout=timeout)
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file; one that is gone already is fine."""
+        try:
+            await self._client.call("DELETE", f"/files/{_quoted(file_id)}")
+        except NotFound:
+            log.debug("File %s was gone already", file_id)
+
+    async def _size_of(self, path: str) -> int | None:
+        """Return the size the provider names for a file, None where it names none."""
+        try:
+            reply = await self._client.call("GET", path)
+            return self._parse(FileObject, reply, "GET /files/{id}").bytes
+        except (NotFound, Refused, Unreachable) as e:
+            # Some gateways serve the content only; whether the file is there, the content call says.
+            log.debug("No size of %s: %s", path, e)
+            return None
+
+    # -- batches -----------------------------------------------------------------------------------
+
+    async def create(self, order: CreateOrder) -> RemoteBatch:
+        """Create the batch: exactly one request on the wire.
+
+        :raises InDoubt: time-out, reset, 5xx, or a success that cannot be read.
+        :raises Unreachable: no connection came about; nothing was sent.
+        """
+        body: dict[str, Any] = dict(order.extra)
+        body.setdefault("completion_window", self._dialect.completion_window)
+        if self._output_expiry:
+            body.setdefault("output_expires_after", {"anchor": "created_at", "seconds": self._output_expiry})
+        body |= {"input_file_id": order.input_file_id, "endpoint": order.template.endpoint}
+        if self._dialect.metadata:
+            body["metadata"] = dict(order.metadata)
+        reply = await self._client.call_once("POST", "/batches", seconds=self.create_timeout, json=body)
+        try:
+            return self._batch(reply, "POST /batches")
+        except Unreachable as e:
+            raise InDoubt("POST /batches: the reply is not a batch object; it may have taken effect") from e
+
+    async def retrieve(self, batch_id: str) -> RemoteBatch:
+        """Return the batch as it is now. :raises NotFound: the provider denies it."""
+        reply = await self._client.call("GET", f"/batches/{_quoted(batch_id)}")
+        return self._batch(reply, "GET /batches/{id}")
+
+    async def cancel(self, batch_id: str) -> RemoteBatch:
+        """Ask for cancellation and return the batch; one that has already ended is returned as it is.
+
+        :raises Refused: the provider will not cancel a batch that still runs.
+        """
+        refusals = self._dialect.cancel_refusals
+        try:
+            reply = await self._client.call("POST", f"/batches/{_quoted(batch_id)}/cancel", keep=refusals)
+        except (Refused, NotFound) as e:
+            batch = await self.retrieve(batch_id)
+            status_code = 404 if isinstance(e, NotFound) else e.status_code
+            if batch.status is RemoteStatus.CANCELLING or (batch.status.terminal and status_code in refusals):
+                return batch
+            raise
+        try:
+            return self._batch(reply, "POST /batches/{id}/cancel")
+        except Unreachable:
+            return await self.retrieve(batch_id)
+
+    async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
+        """Return the batches whose metadata token is ``token``.
+
+        :param created_after: seconds since the epoch; batches older than 10 minutes before are not looked at.
+        :raises InDoubt: the list did not come to an end, so "not there" cannot be said.
+        """
+        oldest = None if created_after is None else created_after - _CLOCK_MARGIN
+        return await self._search(META_TOKEN, token, oldest)
+
+    async def find_origin(self, origin: str) -> list[RemoteBatch]:
+        """Return the batches of a job whose ledger was lost, as far back as results can still be read.
+
+        :raises InDoubt: the list did not come to an end, so "none" cannot be said.
+        """
+        return await self._search(META_ORIGIN, origin, time.time() - _ORIGIN_AGE)
+
+    async def list_recent(
+        self, *, stop_at: Callable[[RemoteBatch], bool], max_pages: int = 10
+    ) -> list[RemoteBatch]:
+        """Return batches newest first, up to and with the first for which ``stop_at`` is true."""
+        stopped = False
+
+        def keep(batch: RemoteBatch) -> bool:
+            nonlocal stopped
+            kept, stopped = not stopped, stopped or stop_at(batch)
+            return kept
+
+        batches, _ = await self._walk(keep=keep, stop=lambda page: stopped, max_pages=max_pages)
+        return batches
+
+    async def probe(self) -> str:
+        """List one batch: the cheapest call that needs the key and the right to use batches."""
+        reply = await self._client.call("GET", "/batches", params={"limit": 1})
+        self._page(reply)
+        return f"{self._client.host} accepts the key and lists batches."
+
+    async def _search(self, key: str, value: str, oldest: float | None) -> list[RemoteBatch]:
+        if not self._dialect.metadata:
+            what = f"{self.provider} keeps no metadata: a batch cannot be found by it"
+            raise Refused(what, reason="no_metadata")
+        found, ended = await self._walk(
+            keep=lambda batch: batch.metadata.get(key) == value,
+            stop=lambda page: oldest is not None and _all_older(page, oldest),
+            max_pages=_MAX_FIND_PAGES,
+        )
+        if not found and not ended:
+            raise InDoubt("GET /batches: the list of batches did not come to an end; look again later")
+        return found
+
+    async def _walk(
+        self,
+        *,
+        keep: Callable[[RemoteBatch], bool],
+        stop: Callable[[list[RemoteBatch]], bool],
+        max_pages: int,
+    ) -> tuple[list[RemoteBatch], bool]:
+        """Return the batches to ``keep`` and whether the list ended (or ``stop`` said that it may)."""
+        kept: list[RemoteBatch] = []
+        seen: set[str] = set()
+        after: str | None = None
+        for _ in range(max_pages):
+            params = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
+            page = self._page(await self._client.call("GET", "/batches", params=params))
+            # A server that ignores ``after`` sends the same page again and again.
+            fresh = [self._normalised(batch) for batch in page.data if batch.id not in seen]
+            seen.update(batch.id for batch in fresh)
+            kept.extend(filter(keep, fresh))
+            if not fresh:
+                return kept, not (page.has_more and page.data)
+            if page.has_more is False or stop(fresh):
+                return kept, True
+            after = fresh[-1].id
+        return kept, False
+
+    # -- replies -----------------------------------------------------------------------------------
+
+    def _page(self, reply: httpx.Response) -> BatchPage:
+        return self._parse(BatchPage, reply, "GET /batches")
+
+    def _batch(self, reply: httpx.Response, what: str) -> RemoteBatch:
+        return self._normalised(self._parse(BatchObject, reply, what))
+
+    def _normalised(self, batch: BatchObject) -> RemoteBatch:
+        remote = batch.normalised(self._dialect.statuses)
+        if remote.status is RemoteStatus.UNKNOWN and remote.raw_status not in self._logged:
+            self._logged.add(remote.raw_status)
+            log.warning("Batch %s: unknown status %s counts as running", remote.id, remote.raw_status)
+        return remote
+
+    @staticmethod
+    def _parse(model: type[M], reply: httpx.Response, what: str) -> M:
+        try:
+            return model.model_validate(reply.json())
+        except (ValidationError, ValueError, RecursionError):
+            # Not chained: the cause would quote what the provider sent.
+            raise Unreachable(f"{what}: HTTP {reply.status_code} without the expected JSON") from None
+
+
+def _all_older(page: list[RemoteBatch], oldest: float) -> bool:
+    """Say whether a list that runs newest first has passed ``oldest``.
+
+    The order is not promised. Where a page is not in it, nothing is concluded: a batch that is missed
+    here would be paid for twice.
+    """
+    times = [batch.created_at for batch in page]
+    known = [moment for moment in times if moment is not None]
+    if len(known) < len(times) or not known:
+        return False
+    return known == sorted(known, reverse=True) and known[-1] < oldest
+
+
+def _checked_expiry(allowed: tuple[int, int] | None, seconds: int, which: str) -> int | None:
+    if allowed is None or seconds == 0:
+        return None
+    least, most = allowed
+    if not least <= seconds <= most:
+        raise ConfigurationError(f"{which}_expiry_seconds must be 0 or from {least} to {most}")
+    return seconds
+
+
+def _quoted(identifier: str) -> str:
+    """Return an id as one path part. An empty one would ask for something else (``/files//content``)."""
+    if not identifier.strip():
+        raise Refused("an empty id cannot be asked for", reason="empty_id")
+    return quote(identifier, safe="")

@@ -1,0 +1,165 @@
+"""The OpenAI family's batch, list and file objects, read with patience.
+
+Met in the wild: absent, null, "" and ``{}`` file ids; ISO and unix times; capitalised states; null
+counts; lists without ``has_more`` or without an envelope. Unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from airflow_batch_llm.backends.errors import MESSAGE_LIMIT, token
+from airflow_batch_llm.core.model import BatchError, RemoteBatch, RemoteStatus, ResultFile
+
+_STATUSES: dict[str, RemoteStatus] = {
+    "validating": RemoteStatus.PENDING,
+    "queued": RemoteStatus.PENDING,
+    "pending": RemoteStatus.PENDING,
+    "created": RemoteStatus.PENDING,
+    "in_progress": RemoteStatus.RUNNING,
+    "running": RemoteStatus.RUNNING,
+    "finalizing": RemoteStatus.RUNNING,
+    "cancelling": RemoteStatus.CANCELLING,
+    "canceling": RemoteStatus.CANCELLING,
+    "completed": RemoteStatus.DONE,
+    "failed": RemoteStatus.FAILED,
+    "cancelled": RemoteStatus.CANCELLED,
+    "canceled": RemoteStatus.CANCELLED,
+    "expired": RemoteStatus.EXPIRED,
+}
+_MILLISECONDS_FROM = 1e11  # as seconds that is the year 5138
+
+
+def _text(value: Any) -> str | None:
+    """A non-empty string, else None: an absent file id may be null, "" or ``{}``."""
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None else None
+
+
+def _time(value: Any) -> float | None:
+    """Seconds since the epoch from a unix time (number or digits, s or ms) or an ISO 8601 text."""
+    number = _number(value)
+    if number is not None:
+        return number / 1000 if number > _MILLISECONDS_FROM else number
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _strings(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): text if isinstance(text, str) else str(text) for name, text in value.items()}
+
+
+def _counts(value: Any) -> dict[str, int]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): max(_whole(count) or 0, 0) for name, count in value.items()}
+
+
+def _error_list(value: Any) -> list[Any]:
+    data = value.get("data") if isinstance(value, Mapping) and "data" in value else value
+    if isinstance(data, Mapping):
+        return [data]
+    return [item for item in data if isinstance(item, Mapping)] if isinstance(data, list) else []
+
+
+Text = Annotated[str | None, BeforeValidator(_text)]
+Time = Annotated[float | None, BeforeValidator(_time)]
+Whole = Annotated[int | None, BeforeValidator(_whole)]
+
+
+class BatchErrorObject(BaseModel):
+    """One entry of ``errors.data``."""
+
+    code: Text = None
+    line: Whole = None
+    param: Text = None
+    message: Text = None
+
+    def normalised(self) -> BatchError:
+        """Return it as the engine's noun."""
+        line = self.line if self.line and self.line > 0 else None
+        return BatchError(
+            token(self.code) or "error", line, token(self.param) or None, (self.message or "")[:MESSAGE_LIMIT]
+        )
+
+
+class BatchObject(BaseModel):
+    """A batch as the provider shows it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str = Field(min_length=1)
+    status: Text = None
+    input_file_id: Text = None
+    output_file_id: Text = None
+    error_file_id: Text = None
+    errors: Annotated[list[BatchErrorObject], BeforeValidator(_error_list)] = []
+    created_at: Time = None
+    expires_at: Time = None
+    request_counts: Annotated[dict[str, int], BeforeValidator(_counts)] = {}
+    metadata: Annotated[dict[str, str], BeforeValidator(_strings)] = {}
+
+    def normalised(self, extra_statuses: Mapping[str, str]) -> RemoteBatch:
+        """Return it as the engine's noun. Files count in every state, ``failed`` included.
+
+        :param extra_statuses: a dialect's own statuses -> statuses of the family.
+        """
+        raw = (self.status or "").strip().lower()
+        named = (("output", self.output_file_id), ("error", self.error_file_id))
+        return RemoteBatch(
+            id=self.id,
+            status=_STATUSES.get(extra_statuses.get(raw, raw), RemoteStatus.UNKNOWN),
+            raw_status=token(raw) or "unreadable",
+            files=tuple(ResultFile(kind, file_id) for kind, file_id in named if file_id),
+            errors=tuple(error.normalised() for error in self.errors),
+            metadata=self.metadata,
+            created_at=self.created_at,
+            expires_at=self.expires_at,
+            input_file_id=self.input_file_id,
+            counts=self.request_counts,
+        )
+
+
+class BatchPage(BaseModel):
+    """A page of the list of batches; also the bare array some servers send."""
+
+    data: list[BatchObject]
+    has_more: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_array(cls, value: Any) -> Any:
+        return {"data": value} if isinstance(value, list) else value
+
+
+class FileObject(BaseModel):
+    """An uploaded or written file."""
+
+    id: str = Field(min_length=1)
+    bytes: Whole = None
