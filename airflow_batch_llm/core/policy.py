@@ -71,7 +71,9 @@ class RowRetry:
         given = self.dispositions.get(verdict)
         return Disposition(given) if given is not None else DEFAULT_DISPOSITIONS[verdict]
 
-    def decide(self, verdict: Verdict, *, charged: int, free: int, changeable: bool) -> tuple[Disposition, bool]:
+    def decide(
+        self, verdict: Verdict, *, charged: int, free: int, changeable: bool
+    ) -> tuple[Disposition, bool]:
         """Return the disposition of an attempt and whether it is dead only by exhaustion.
 
         :param charged: attempts charged to the row before this one.
@@ -110,7 +112,10 @@ class RowRetry:
         self, verdict: Verdict, *, model: str, params: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> bool:
         """Say whether :meth:`change` makes a difference for this verdict."""
-        return self.change(verdict, model=model, params=params, overrides=overrides) != (model, dict(overrides))
+        return self.change(verdict, model=model, params=params, overrides=overrides) != (
+            model,
+            dict(overrides),
+        )
 
 
 def attempts_used(history: tuple[Attempt, ...], *, revision: int, since_round: int) -> tuple[int, int]:

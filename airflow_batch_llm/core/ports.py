@@ -122,15 +122,30 @@ class Ledger(Protocol):
     def get_job(self, job_id: str) -> Job | None: ...
 
     def create_job(
-        self, key: JobKey, *, conn_id: str, provider: str, endpoint: str, model: str,
-        seen: Mapping[str, Any], deadline_at: float | None,
+        self,
+        key: JobKey,
+        *,
+        conn_id: str,
+        provider: str,
+        endpoint: str,
+        model: str,
+        seen: Mapping[str, Any],
+        deadline_at: float | None,
     ) -> tuple[Job, bool]:
         """Insert the job (revision 1, ``staging``) if absent. Returns it and whether this call made it."""
         ...
 
     def begin_revision(
-        self, job: Job, *, conn_id: str, provider: str, endpoint: str, model: str,
-        seen: Mapping[str, Any], deadline_at: float | None, fresh: bool,
+        self,
+        job: Job,
+        *,
+        conn_id: str,
+        provider: str,
+        endpoint: str,
+        model: str,
+        seen: Mapping[str, Any],
+        deadline_at: float | None,
+        fresh: bool,
     ) -> Job | None:
         """Revision + 1, ``staging``, no plan, round 0; ``fresh`` also moves ``floor_revision`` there."""
         ...
@@ -144,8 +159,14 @@ class Ledger(Protocol):
         ...
 
     def pin_round(
-        self, job: Job, plan: Plan, *, letters: Sequence[str] = (), seen: Mapping[str, Any] | None = None,
-        actor: str = "machine", reason: str = "",
+        self,
+        job: Job,
+        plan: Plan,
+        *,
+        letters: Sequence[str] = (),
+        seen: Mapping[str, Any] | None = None,
+        actor: str = "machine",
+        reason: str = "",
     ) -> Job | None:
         """Round + 1 with its batches, job -> ``running``. ``letters`` (wire ids) go ``open -> redriving``
         in the same transaction; if any of them is not open, nothing happens and None is returned."""
@@ -165,7 +186,11 @@ class Ledger(Protocol):
 
     # -- batches -----------------------------------------------------------------------------------
     def batches(
-        self, job_id: str, *, states: Iterable[BatchState] | None = None, revision: int | None = None,
+        self,
+        job_id: str,
+        *,
+        states: Iterable[BatchState] | None = None,
+        revision: int | None = None,
         round: int | None = None,
     ) -> list[Batch]:
         """Return the job's batches in order (revision, round, seq, kind)."""
@@ -244,15 +269,28 @@ class Ledger(Protocol):
         ...
 
     def move_dead_letters(
-        self, job_id: str, wire_ids: Iterable[str], *, to: LetterState, expect: Iterable[LetterState],
-        actor: str, reason: str,
+        self,
+        job_id: str,
+        wire_ids: Iterable[str],
+        *,
+        to: LetterState,
+        expect: Iterable[LetterState],
+        actor: str,
+        reason: str,
     ) -> int:
         """Move the letters that are in one of ``expect`` and return how many moved."""
         ...
 
     # -- events ------------------------------------------------------------------------------------
-    def add_event(self, job_id: str, action: str, *, batch_id: str | None = None, actor: str = "machine",
-                  reason: str = "") -> None: ...
+    def add_event(
+        self,
+        job_id: str,
+        action: str,
+        *,
+        batch_id: str | None = None,
+        actor: str = "machine",
+        reason: str = "",
+    ) -> None: ...
 
     def events(self, job_id: str) -> list[Event]: ...
 
@@ -322,7 +360,9 @@ class Backend(Protocol):
         """:raises NotFound: the provider denies the batch."""
         ...
 
-    async def list_recent(self, *, stop_at: Callable[[RemoteBatch], bool], max_pages: int = 10) -> list[RemoteBatch]:
+    async def list_recent(
+        self, *, stop_at: Callable[[RemoteBatch], bool], max_pages: int = 10
+    ) -> list[RemoteBatch]:
         """Return batches newest first, page by page, until ``stop_at`` says so or the pages end."""
         ...
 
@@ -331,7 +371,11 @@ class Backend(Protocol):
         ...
 
     async def download(self, batch: RemoteBatch, file: ResultFile, local: Path) -> None:
-        """Fetch a result file whole. :raises TransferError: it did not arrive whole. :raises NotFound: gone."""
+        """Fetch a result file whole.
+
+        :raises TransferError: it did not arrive whole.
+        :raises NotFound: it is gone.
+        """
         ...
 
     async def delete_file(self, file_id: str) -> None:

@@ -8,7 +8,16 @@ from enum import IntEnum
 import msgspec
 
 from airflow_batch_llm.core.files import iter_outcomes, iter_requests
-from airflow_batch_llm.core.model import IN_FLIGHT, Attempt, Batch, BatchKind, BatchState, Job, Outcome, Request
+from airflow_batch_llm.core.model import (
+    IN_FLIGHT,
+    Attempt,
+    Batch,
+    BatchKind,
+    BatchState,
+    Job,
+    Outcome,
+    Request,
+)
 from airflow_batch_llm.core.ports import RowIndex
 from airflow_batch_llm.core.spec import Rerun
 from airflow_batch_llm.core.tools import Tools, chunks
@@ -66,7 +75,10 @@ def index_prior(tools: Tools, job: Job, index: RowIndex) -> list[Batch]:
             rows = _reconciled_rows(tools, batch, number)
         elif batch.state in IN_FLIGHT and batch.kind is BatchKind.PRIMARY:
             carried.append(batch)
-            rows = ((r.wire_id, Known.IN_FLIGHT, number, None) for r in iter_requests(tools.workspace, tools.root, batch))
+            rows = (
+                (r.wire_id, Known.IN_FLIGHT, number, None)
+                for r in iter_requests(tools.workspace, tools.root, batch)
+            )
         else:
             continue
         for chunk in chunks(rows):

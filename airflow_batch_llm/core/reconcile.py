@@ -211,9 +211,12 @@ def judge_batch(
     halts = 0
     with tools.workspace.writer(outcomes_path(tools.root, batch)) as out:
         for line, slot in enumerate(slots, start=1):
-            outcome = before[line - 1] if before else None
-            if outcome is None or outcome.disposition is not Disposition.LAND:
-                outcome = _outcome(tools, job, batch, template, slot, line, ending, outcome)
+            stands = before[line - 1] if before else None
+            promoted = slot.verdict is Verdict.OK and stands is not None and stands.verdict is not Verdict.OK
+            if stands is None or promoted:
+                outcome = _outcome(tools, job, batch, template, slot, line, ending)
+            else:
+                outcome = stands
             counts[outcome.verdict] += 1
             usage = usage + Usage(*outcome.usage)
             halts += outcome.disposition is Disposition.HALT
@@ -258,10 +261,7 @@ def _outcome(
     slot: _Slot,
     line: int,
     ending: _Ending,
-    before: Outcome | None,
 ) -> Outcome:
-    if slot.verdict is None and before is not None:
-        return before
     verdict, code, message, forced = slot.verdict, slot.code, slot.message, None
     if verdict is None:
         named = ending.lines.get(line)
@@ -297,11 +297,6 @@ def _outcome(
         message=message if disposition is not Disposition.LAND else "",
         exhausted=exhausted,
     )
-
-
-def needs_reading(batch: Batch) -> bool:
-    """Say whether a batch has ended and waits for :func:`reconcile_batch`."""
-    return batch.state is BatchState.ENDED
 
 
 def ended_without_running(batch: Batch) -> bool:

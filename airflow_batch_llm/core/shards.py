@@ -154,9 +154,7 @@ class _Shard:
         )
 
 
-def batch_template(
-    template: RequestTemplate, model: str, overrides: Mapping[str, Any]
-) -> RequestTemplate:
+def batch_template(template: RequestTemplate, model: str, overrides: Mapping[str, Any]) -> RequestTemplate:
     """Return the template with what a batch changes."""
     return RequestTemplate(
         endpoint=template.endpoint,

@@ -148,7 +148,12 @@ class _Staging:
         )
 
     def _take(
-        self, draft: Draft, members: WholeFile, refused: WholeFile, shards: ShardWriter, prior: RowIndex | None
+        self,
+        draft: Draft,
+        members: WholeFile,
+        refused: WholeFile,
+        shards: ShardWriter,
+        prior: RowIndex | None,
     ) -> None:
         self._counts["rows"] += 1
         fault, body = draft.fault, b""

@@ -145,7 +145,11 @@ async def _settle_on(tools: Tools, job: Job, intent: Batch, remote: RemoteBatch)
 
 async def record_stray(tools: Tools, batch: Batch, remote: RemoteBatch, attempt: int) -> None:
     """Record a batch of ours that the provider holds beside the one that counts, and cancel it."""
-    log.warning("batch %s: a second batch was accepted (%s); cancelled, its results are read", batch.batch_id, remote.id)
+    log.warning(
+        "batch %s: a second batch was accepted (%s); cancelled, its results are read",
+        batch.batch_id,
+        remote.id,
+    )
     tools.ledger.record_duplicate(batch, remote, attempt)
     if not remote.status.terminal:
         await tools.backend.cancel(remote.id)

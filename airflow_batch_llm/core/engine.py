@@ -1,0 +1,258 @@
+"""advance: does for a job what can be done now, and says what it waits for.
+
+Operators, the one-task form, the command line and the tests all come through here. Every step can be
+run again at any time by anybody and does nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_batch_llm.core.files import job_path
+from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState, LetterState, RequestTemplate
+from airflow_batch_llm.core.observe import observe_batch
+from airflow_batch_llm.core.reconcile import ended_without_running, reconcile_batch, rejudge_batch
+from airflow_batch_llm.core.rounds import plan_next_round, redrive
+from airflow_batch_llm.core.settle import settle
+from airflow_batch_llm.core.spec import Progress, Rerun, StageOrder, Until
+from airflow_batch_llm.core.stage import stage
+from airflow_batch_llm.core.submit import Later, resolve_doubt, submit_batch
+from airflow_batch_llm.core.tools import Tools, log
+from airflow_batch_llm.exceptions import AccountError, AuthError, InputError, LedgerLost, Refused
+
+DEADLINE = "BLLM-043"
+_UNSENT = (BatchState.PLANNED, BatchState.UPLOADED, BatchState.SUBMITTING)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Moves one job.
+
+    :param tools: ledger, workspace, backend and the task's spec.
+    """
+
+    tools: Tools
+
+    # -- opening -----------------------------------------------------------------------------------
+    async def open(self, order: StageOrder) -> Job:
+        """Find or make the job; a changed mark (a clear) begins a new revision.
+
+        :raises LedgerLost: the ledger does not know the job, but the provider holds batches of it.
+        """
+        tools, ledger = self.tools, self.tools.ledger
+        key = tools.spec.key
+        facts = {
+            "conn_id": tools.spec.conn_id,
+            "provider": tools.backend.provider,
+            "endpoint": order.template.endpoint,
+            "model": order.template.model,
+            "deadline_at": ledger.now() + order.job_timeout if order.job_timeout is not None else None,
+        }
+        job = ledger.get_job(key.job_id)
+        if job is None:
+            if not order.first_try or tools.workspace.exists(job_path(tools.root)):
+                await self._ask_before_creating(key.origin)
+            job, _ = ledger.create_job(key, seen={"submit": order.mark}, **facts)  # type: ignore[arg-type]
+        if job.seen.get("submit") != order.mark:
+            seen = {
+                "submit": order.mark,
+                "previous_plan": job.plan_id or job.seen.get("previous_plan"),
+                "allowance_round": 0,
+            }
+            fresh = order.rerun is Rerun.FRESH
+            job = ledger.begin_revision(job, seen=seen, fresh=fresh, **facts) or tools.reload(job)  # type: ignore[arg-type]
+        return job
+
+    async def _ask_before_creating(self, origin: str) -> None:
+        known = await self.tools.backend.find_origin(origin)
+        if known:
+            raise LedgerLost(
+                f"the ledger does not know job {self.tools.spec.key.job_id}, but the provider holds "
+                f"{len(known)} batches of this task run (the first: {known[0].id}). Point the ledger "
+                "connection back to the database that was used before; nothing was sent"
+            )
+
+    # -- moving ------------------------------------------------------------------------------------
+    async def advance(self, until: Until, order: StageOrder | None = None) -> Progress:
+        """Do what can be done now, up to ``until``.
+
+        :param order: what only the submitting task knows; without it the job must be staged already.
+        :raises InputError: bad ids, an empty source, a job that was never submitted; nothing was sent.
+        :raises AuthError, AccountError, Refused: from the provider before any batch was accepted.
+        """
+        tools = self.tools
+        job = await self.open(order) if order is not None else tools.ledger.get_job(tools.spec.key.job_id)
+        if job is None:
+            raise InputError(f"job {tools.spec.key.job_id} is not in the ledger: run the submit task first")
+        if job.state is JobState.STAGING:
+            if order is None:
+                raise InputError(f"job {job.job_id} has no plan: run the submit task first")
+            later = await self._resolve_doubts(job)
+            if later is not None:
+                return Progress(job, False, not_before=later.not_before, reason=later.reason)
+            job = stage(tools, order, tools.reload(job))
+        return await self._drive(job, until)
+
+    async def _resolve_doubts(self, job: Job) -> Later | None:
+        """Before a new revision is staged, no create call of an earlier one may be in doubt."""
+        for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.SUBMITTING]):
+            later = await resolve_doubt(self.tools, job, batch)
+            if later is not None:
+                return later
+        return None
+
+    async def _drive(self, job: Job, until: Until) -> Progress:
+        tools = self.tools
+        template = tools.template(job)
+        while True:
+            job = tools.reload(job)
+            later = await self._send(job, template)
+            await self._observe(job)
+            if await self._reconcile(job, template, everything=until >= Until.RECONCILED):
+                continue
+            job = tools.reload(job)
+            waiting = self._waiting(job, later)
+            if waiting is not None:
+                return waiting
+            if until <= Until.RECONCILED:
+                return Progress(job, True)
+            if job.state is not JobState.HALTED and plan_next_round(tools, job, template) is not None:
+                continue
+            if until is Until.RETRIED:
+                return Progress(job, True)
+            if job.state is JobState.HALTED:
+                return Progress(settle(tools, job, template, final=False), True, reason="halted")
+            return Progress(settle(tools, job, template, final=True), True)
+
+    async def _send(self, job: Job, template: RequestTemplate) -> Later | None:
+        """Send what is planned; returns the earliest time at which more can be sent."""
+        tools = self.tools
+        soonest: Later | None = None
+        for batch in tools.ledger.batches(job.job_id, states=_UNSENT):
+            if batch.state is not BatchState.SUBMITTING:
+                if job.state is not JobState.RUNNING or batch.revision != job.revision:
+                    continue
+                if job.deadline_at is not None and tools.ledger.now() > job.deadline_at:
+                    tools.ledger.halt_job(
+                        tools.reload(job), DEADLINE, "job_timeout passed with unsent batches"
+                    )
+                    return soonest
+            try:
+                later = await submit_batch(tools, job, batch, template)
+            except (AuthError, AccountError, Refused) as error:
+                if not self._anything_accepted(job):
+                    raise
+                log.error("batch %s: %s", batch.batch_id, error.code)
+                tools.ledger.halt_job(
+                    tools.reload(job), error.code, f"batch {batch.batch_id} was not accepted"
+                )
+                return soonest
+            if later is not None and (soonest is None or later.not_before < soonest.not_before):
+                soonest = later
+        return soonest
+
+    def _anything_accepted(self, job: Job) -> bool:
+        accepted = (BatchState.SUBMITTED, BatchState.ENDED, BatchState.RECONCILED, BatchState.LOST)
+        return bool(self.tools.ledger.batches(job.job_id, states=accepted, revision=job.revision))
+
+    async def _observe(self, job: Job) -> None:
+        for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.SUBMITTED]):
+            await observe_batch(self.tools, job, batch)
+
+    async def _reconcile(self, job: Job, template: RequestTemplate, *, everything: bool) -> bool:
+        """Judge ended batches; says whether one was put back and can be sent again."""
+        tools = self.tools
+        put_back = False
+        for batch in tools.ledger.batches(job.job_id, states=[BatchState.ENDED]):
+            if not everything and not ended_without_running(batch):
+                continue
+            await reconcile_batch(tools, job, batch, template)
+            after = tools.ledger.get_batch(batch.batch_id)
+            put_back = put_back or (after is not None and after.state is BatchState.PLANNED)
+        return put_back
+
+    def _waiting(self, job: Job, later: Later | None) -> Progress | None:
+        """Say what the job waits for, None where nothing is outstanding."""
+        ledger = self.tools.ledger
+        running = ledger.batches(job.job_id, states=[BatchState.SUBMITTED])
+        unsent = [
+            batch
+            for batch in ledger.batches(job.job_id, states=_UNSENT)
+            if batch.state is BatchState.SUBMITTING
+            or (job.state is JobState.RUNNING and batch.revision == job.revision)
+        ]
+        if not running and not unsent:
+            return None
+        not_before = later.not_before if later is not None else None
+        if unsent and later is None:
+            # Put back while this pass was under way: look again at once.
+            waits = [batch.not_before for batch in unsent if batch.not_before]
+            not_before = min(waits) if waits else ledger.now()
+        return Progress(
+            job,
+            False,
+            provider_batches=tuple(batch.provider_batch_id or "" for batch in running),
+            more_planned=bool(unsent),
+            not_before=not_before,
+            reason=later.reason if later is not None else "running",
+        )
+
+    # -- by hand -----------------------------------------------------------------------------------
+    async def rejudge(self) -> int:
+        """Judge every reconciled batch again if the judge changed; returns how many were."""
+        job = self._existing()
+        template = self.tools.template(job)
+        judged = 0
+        for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.RECONCILED]):
+            judged += rejudge_batch(self.tools, job, batch, template)
+        return judged
+
+    def redrive(
+        self, *, actor: str, reason: str, mark: str, codes: Sequence[str] = (), only_exhausted: bool = False
+    ) -> int:
+        """Plan a further round with the job's open dead letters; returns how many letters it holds.
+
+        With the same ``mark`` it acts once: called again (a retry of the task) it plans nothing.
+
+        :param codes: only letters with one of these codes; empty for all.
+        :param only_exhausted: only letters whose rows ran out of attempts.
+        :raises InputError: the job is not settled yet.
+        """
+        job = self._existing()
+        if job.seen.get(f"redrive:{mark}") is not None:
+            return 0
+        if job.state is not JobState.SETTLED:
+            raise InputError(f"job {job.job_id} is still {job.state}: re-drive it when it has settled")
+        letters = [
+            letter
+            for letter in self.tools.ledger.dead_letters(job.job_id, states=[LetterState.OPEN])
+            if letter.request_path
+            and (not codes or letter.code in codes)
+            and (letter.exhausted or not only_exhausted)
+        ]
+        seen = {f"redrive:{mark}": job.round + 1}
+        if not letters:
+            self.tools.ledger.mark_seen(job, {f"redrive:{mark}": job.round})
+            return 0
+        template = self.tools.template(job)
+        pinned = redrive(self.tools, job, template, letters, actor=actor, reason=reason, seen=seen)
+        if pinned is None or pinned.seen.get(f"redrive:{mark}") is None:
+            raise InputError(
+                f"job {job.job_id}: its dead letters changed while the re-drive was planned; try again"
+            )
+        return len(letters)
+
+    def _existing(self) -> Job:
+        job = self.tools.ledger.get_job(self.tools.spec.key.job_id)
+        if job is None:
+            raise InputError(f"job {self.tools.spec.key.job_id} is not in the ledger")
+        return job
+
+
+def batch_summary(batches: Sequence[Batch]) -> dict[str, int]:
+    """Count batches by state, for logs and XCom."""
+    counts: dict[str, int] = {}
+    for batch in batches:
+        counts[batch.state] = counts.get(batch.state, 0) + 1
+    return counts

@@ -1,0 +1,254 @@
+"""next_round and re-drive: what is sent again, as a pinned plan of a further round."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from airflow_batch_llm.core.files import iter_member_ids, iter_outcomes, iter_requests, plan_path
+from airflow_batch_llm.core.model import (
+    Batch,
+    BatchKind,
+    BatchState,
+    DeadLetter,
+    Job,
+    LetterState,
+    Outcome,
+    Plan,
+    Request,
+    RequestTemplate,
+)
+from airflow_batch_llm.core.ports import RowIndex
+from airflow_batch_llm.core.prior import attempt_of
+from airflow_batch_llm.core.shards import ShardWriter, TooLarge
+from airflow_batch_llm.core.tools import Tools, chunks, log
+from airflow_batch_llm.core.verdicts import Disposition
+
+_AGAIN = frozenset({Disposition.RETRY, Disposition.RETRY_FREE, Disposition.RETRY_CHANGED, Disposition.HALT})
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """A request to send again, changed as the policy says."""
+
+    request: Request
+    model: str
+    overrides: Mapping[str, Any]
+    cut_before: bool = False
+
+
+def plan_next_round(tools: Tools, job: Job, template: RequestTemplate) -> Job | None:
+    """Pin round k+1 with every row of round k that is sent again; None where there is none."""
+    sources = _sources(tools, job)
+    with ExitStack() as stack:
+        members = _member_index(tools, job, sources, stack)
+        answered = _answered_in_duplicates(tools, sources)
+        again = _leftovers(tools, job, template, sources, members, answered)
+        return _pin(tools, job, template, again, delay=tools.spec.policy.delay)
+
+
+def _sources(tools: Tools, job: Job) -> list[Batch]:
+    """Return the batches whose leftovers have not been sent again yet."""
+    reconciled = tools.ledger.batches(job.job_id, states=[BatchState.RECONCILED])
+    newest = [b for b in reconciled if b.revision == job.revision and b.round == job.round]
+    if job.round == 0:
+        # Batches that were in flight when this revision was pinned still count for it.
+        newest += [b for b in reconciled if job.floor_revision <= b.revision < job.revision]
+    return newest
+
+
+def _member_index(tools: Tools, job: Job, sources: Sequence[Batch], stack: ExitStack) -> RowIndex | None:
+    """Index what the revision holds, where a source may hold rows that left it or were decided elsewhere."""
+    if all(b.revision == job.revision for b in sources) or job.plan_id is None:
+        return None
+    index = stack.enter_context(tools.new_index())
+    for chunk in chunks(iter_member_ids(tools.workspace, tools.root, job.plan_id)):
+        index.put([(wire_id, _UNDECIDED, 0, None) for _, wire_id in chunk], unless_a=-1)
+    earlier = [b for b in sources if b.revision < job.revision]
+    decided = tools.ledger.batches(job.job_id, revision=job.revision)
+    for batch in decided:
+        own = (r.wire_id for r in iter_requests(tools.workspace, tools.root, batch))
+        for wires in chunks(own):
+            index.update([(wire, _DECIDED, 0) for wire in wires], where_a=[_UNDECIDED])
+    for number, batch in enumerate(earlier, start=1):
+        # The newest batch of a row decides; an answer decides for good.
+        for outcomes in chunks(iter_outcomes(tools.workspace, tools.root, batch)):
+            landed = [(o.wire_id, _DECIDED, 0) for o in outcomes if o.disposition is Disposition.LAND]
+            others = [
+                (o.wire_id, _UNDECIDED, number) for o in outcomes if o.disposition is not Disposition.LAND
+            ]
+            index.update(landed, where_a=[_UNDECIDED])
+            index.update(others, where_a=[_UNDECIDED])
+    return index
+
+
+_UNDECIDED, _DECIDED = 0, 1
+
+
+def _answered_in_duplicates(tools: Tools, sources: Iterable[Batch]) -> set[str]:
+    """Return rows that a duplicate batch answered: they are not sent again."""
+    return {
+        outcome.wire_id
+        for batch in sources
+        if batch.kind is BatchKind.DUPLICATE
+        for outcome in iter_outcomes(tools.workspace, tools.root, batch)
+        if outcome.disposition is Disposition.LAND
+    }
+
+
+def _leftovers(
+    tools: Tools,
+    job: Job,
+    template: RequestTemplate,
+    sources: Sequence[Batch],
+    members: RowIndex | None,
+    answered: set[str],
+) -> Iterator[_Again]:
+    earlier = [b.batch_id for b in sources if b.revision < job.revision]
+    for batch in sources:
+        if batch.kind is BatchKind.DUPLICATE:
+            continue
+        place = (_UNDECIDED, earlier.index(batch.batch_id) + 1) if batch.revision < job.revision else None
+        last_half = batch.requests // 2
+        requests = iter_requests(tools.workspace, tools.root, batch)
+        outcomes = iter_outcomes(tools.workspace, tools.root, batch)
+        for number, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
+            if outcome.disposition not in _AGAIN or outcome.wire_id in answered:
+                continue
+            if place is not None and members is not None:
+                found = members.get(outcome.wire_id)
+                if found is None or found[:2] != place:
+                    continue
+            # A batch refused as a whole is cut in two, to find the line at fault.
+            halved = outcome.code == "batch_failed_whole" and number in (0, last_half)
+            yield _again(tools, template, batch, request, outcome, cut_before=halved)
+
+
+def _again(
+    tools: Tools,
+    template: RequestTemplate,
+    batch: Batch,
+    request: Request,
+    outcome: Outcome,
+    *,
+    cut_before: bool,
+) -> _Again:
+    model, overrides = tools.spec.policy.change(
+        outcome.verdict, model=batch.model, params=template.params, overrides=batch.overrides
+    )
+    request = msgspec.structs.replace(request, history=(*request.history, attempt_of(batch, outcome)))
+    if template.native and (model, overrides) != (batch.model, dict(batch.overrides)):
+        request = _changed_native(request, model, overrides)
+    return _Again(request, model, overrides, cut_before)
+
+
+def _changed_native(request: Request, model: str, overrides: Mapping[str, Any]) -> Request:
+    """Change a ready-made body: its own names for model and limit."""
+    body = msgspec.json.decode(request.body)
+    body["model"] = model
+    if "max_tokens" in overrides:
+        name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+        body[name] = overrides["max_tokens"]
+    return msgspec.structs.replace(request, body=msgspec.Raw(msgspec.json.encode(body, order="sorted")))
+
+
+def _pin(
+    tools: Tools,
+    job: Job,
+    template: RequestTemplate,
+    again: Iterable[_Again],
+    *,
+    delay: float = 0.0,
+    letters: Sequence[str] = (),
+    seen: Mapping[str, Any] | None = None,
+    actor: str = "machine",
+    reason: str = "",
+) -> Job | None:
+    """Write the round's files and pin them; None where there was nothing to send."""
+    plan_id = secrets.token_hex(8)
+    folder = plan_path(tools.root, plan_id)
+    not_before = tools.ledger.now() + delay if delay else None
+    try:
+        with ShardWriter(
+            tools.workspace,
+            tools.root,
+            f"plan-{plan_id}",
+            template=template,
+            limits=tools.backend.limits,
+            encoder=tools.backend.line_encoder,
+            not_before=not_before,
+        ) as shards:
+            for item in again:
+                if item.cut_before:
+                    shards.cut()
+                try:
+                    shards.add(item.request, model=item.model, overrides=item.overrides)
+                except TooLarge:
+                    # Only a request at the very limit grows past it by what was changed; it dies as it is.
+                    tools.ledger.add_event(job.job_id, "not_sent_again", reason="changed request over limit")
+            batches = shards.plans()
+    except BaseException:
+        tools.workspace.delete_tree(folder)
+        raise
+    if not batches:
+        return None
+    plan = Plan(plan_id, "", batches, {"sent": sum(b.requests for b in batches)})
+    tools.fault("round.before_pin")
+    pinned = tools.ledger.pin_round(job, plan, letters=letters, seen=seen, actor=actor, reason=reason)
+    tools.fault("round.after_pin")
+    if pinned is None:
+        log.info("job %s: the round was pinned by somebody else first; ours is dropped", job.job_id)
+        tools.workspace.delete_tree(folder)
+        return tools.reload(job)
+    return pinned
+
+
+def redrive(
+    tools: Tools,
+    job: Job,
+    template: RequestTemplate,
+    letters: Sequence[DeadLetter],
+    *,
+    actor: str,
+    reason: str,
+    seen: Mapping[str, Any],
+) -> Job | None:
+    """Pin a further round that holds the letters' requests; a recorded decision of a person.
+
+    Letters without a stored request (refused before they were ever sent) must not be among them.
+    None where there was nothing to send.
+    """
+    wanted = {letter.wire_id: letter for letter in letters if letter.state is LetterState.OPEN}
+    marks = {**seen, "allowance_round": job.round + 1}
+    return _pin(
+        tools,
+        job,
+        template,
+        _stored_requests(tools, job, wanted),
+        letters=sorted(wanted),
+        seen=marks,
+        actor=actor,
+        reason=reason,
+    )
+
+
+def _stored_requests(tools: Tools, job: Job, wanted: Mapping[str, DeadLetter]) -> Iterator[_Again]:
+    paths = {letter.request_path for letter in wanted.values()}
+    sent: set[str] = set()
+    for batch in tools.ledger.batches(job.job_id):
+        if batch.path not in paths or batch.kind is BatchKind.DUPLICATE:
+            continue
+        for request in iter_requests(tools.workspace, tools.root, batch):
+            letter = wanted.get(request.wire_id)
+            if letter is None or letter.request_path != batch.path or request.wire_id in sent:
+                continue
+            sent.add(request.wire_id)
+            changed = msgspec.structs.replace(request, history=letter.attempts)
+            yield _Again(changed, batch.model, batch.overrides)
+    if missing := wanted.keys() - sent:
+        raise LookupError(f"{len(missing)} dead letters name requests that are not in the workspace")

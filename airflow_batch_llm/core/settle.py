@@ -1,0 +1,248 @@
+"""settle: every row is answered or dead; dead letters are written, answers published, the job closed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from enum import IntEnum
+
+from airflow_batch_llm.core.drafts import LandingInfo
+from airflow_batch_llm.core.files import iter_member_ids, iter_outcomes, iter_refusals, iter_requests
+from airflow_batch_llm.core.model import (
+    Batch,
+    BatchKind,
+    BatchState,
+    DeadLetter,
+    Job,
+    LetterState,
+    Outcome,
+    RequestTemplate,
+    Usage,
+)
+from airflow_batch_llm.core.ports import RowIndex
+from airflow_batch_llm.core.prior import attempt_of
+from airflow_batch_llm.core.publish import publish, read_answers
+from airflow_batch_llm.core.tools import Tools, chunks
+from airflow_batch_llm.core.verdicts import Disposition, Verdict
+from airflow_batch_llm.exceptions import AccountingError
+
+#: Stands for "refused when staged" where a batch number is expected.
+REFUSED = -2
+
+
+class Fate(IntEnum):
+    """Where a row of the revision stands, counted from the rows themselves."""
+
+    PENDING = 0
+    ANSWERED = 1
+    DEAD = 2
+    LEFT = 3  #: has an outcome that asks for another round
+
+
+def settle(tools: Tools, job: Job, template: RequestTemplate, *, final: bool) -> Job:
+    """Account for every row; publish what is answered; write dead letters; close the job.
+
+    :param final: False for a halted job: what is paid lands, the rest stays pending, nothing is closed.
+    :raises AccountingError: the sums over the rows do not agree; nothing was published.
+    """
+    with ExitStack() as stack:
+        index = stack.enter_context(tools.new_index())
+        batches = tools.ledger.batches(job.job_id)
+        counts = _count_rows(tools, job, batches, index, final=final)
+        tools.fault("settle.before_letters")
+        tools.ledger.insert_dead_letters(_letters(tools, job, batches, index, final=final))
+        _move_letters(tools, job, index, final=final)
+        tools.fault("settle.before_publish")
+        published = publish(tools, job, batches, index, answered=Fate.ANSWERED)
+        counts |= published.counts
+        if published.rows != counts["answered"]:
+            raise AccountingError(
+                f"job {job.job_id}: {counts['answered']} rows answered, but {published.rows} published"
+            )
+    if tools.spec.sink is not None:
+        tools.fault("settle.before_sink")
+        info = LandingInfo(job.key, job.job_id, job.revision)
+        counts["landed"] = tools.spec.sink.land(read_answers(tools, job), info)
+    tools.fault("settle.before_close")
+    if not final:
+        return tools.reload(job)
+    return tools.ledger.settle_job(job, counts) or tools.reload(job)
+
+
+def _count_rows(
+    tools: Tools, job: Job, batches: list[Batch], index: RowIndex, *, final: bool
+) -> dict[str, int]:
+    """Fill the index with every row's fate and prove that the sums agree."""
+    total = _index_members(tools, job, index)
+    for number, batch in enumerate(batches):
+        if batch.state is BatchState.RECONCILED and batch.revision >= job.floor_revision:
+            for outcomes in chunks(iter_outcomes(tools.workspace, tools.root, batch)):
+                _note_outcomes(index, batch, number, outcomes)
+    refused = 0
+    if job.plan_id is not None:
+        for refusals in chunks(iter_refusals(tools.workspace, tools.root, job.plan_id)):
+            index.update([(r.wire_id, Fate.DEAD, REFUSED) for r in refusals], where_a=[Fate.PENDING])
+            refused += len(refusals)
+    found = index.counts()
+    answered, dead = found.get(Fate.ANSWERED, 0), found.get(Fate.DEAD, 0)
+    left, pending = found.get(Fate.LEFT, 0), found.get(Fate.PENDING, 0)
+    if final:
+        dead, left = dead + left, 0
+    if answered + dead + left + pending != total or (final and pending):
+        raise AccountingError(
+            f"job {job.job_id} revision {job.revision}: {total} rows, but {answered} answered + {dead} dead "
+            f"+ {left + pending} pending"
+        )
+    withdrawn = job.counts.get("withdrawn", 0)
+    return {
+        "rows": total,
+        "answered": answered,
+        "dead": dead,
+        "pending": left + pending,
+        "refused": refused,
+        "withdrawn": withdrawn,
+    }
+
+
+def _index_members(tools: Tools, job: Job, index: RowIndex) -> int:
+    if job.plan_id is None:
+        return 0
+    total = 0
+    for chunk in chunks(iter_member_ids(tools.workspace, tools.root, job.plan_id)):
+        total += len(chunk)
+        index.insert([(wire_id, Fate.PENDING, -1) for _, wire_id in chunk])
+    if total != job.counts.get("rows", total):
+        raise AccountingError(
+            f"job {job.job_id}: {job.counts['rows']} rows were staged but the plan holds {total}"
+        )
+    return total
+
+
+def _note_outcomes(index: RowIndex, batch: Batch, number: int, outcomes: list[Outcome]) -> None:
+    open_fates = [Fate.PENDING, Fate.DEAD, Fate.LEFT]
+    landed = [(o.wire_id, Fate.ANSWERED, number) for o in outcomes if o.disposition is Disposition.LAND]
+    index.update(landed, where_a=open_fates)
+    if batch.kind is BatchKind.DUPLICATE or len(landed) == len(outcomes):
+        return
+    dead = [(o.wire_id, Fate.DEAD, number) for o in outcomes if o.disposition is Disposition.DEAD]
+    left = [
+        (o.wire_id, Fate.LEFT, number)
+        for o in outcomes
+        if o.disposition not in (Disposition.LAND, Disposition.DEAD)
+    ]
+    index.update(dead, where_a=open_fates)
+    index.update(left, where_a=open_fates)
+
+
+def _letters(
+    tools: Tools, job: Job, batches: list[Batch], index: RowIndex, *, final: bool
+) -> Iterator[DeadLetter]:
+    """Yield a letter for every dead row."""
+    for number, batch in enumerate(batches):
+        wires = set(index.keys(a=Fate.DEAD, b=number))
+        if final:
+            wires |= set(index.keys(a=Fate.LEFT, b=number))
+        if not wires:
+            continue
+        requests = iter_requests(tools.workspace, tools.root, batch)
+        outcomes = iter_outcomes(tools.workspace, tools.root, batch)
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if outcome.wire_id not in wires:
+                continue
+            attempts = (*request.history, attempt_of(batch, outcome))
+            yield DeadLetter(
+                job_id=job.job_id,
+                wire_id=outcome.wire_id,
+                custom_id=outcome.custom_id,
+                key=job.key,
+                revision=job.revision,
+                provider=batch.provider,
+                model=batch.model,
+                verdict=outcome.verdict,
+                code=outcome.code,
+                message=outcome.message,
+                exhausted=outcome.exhausted or outcome.disposition is not Disposition.DEAD,
+                request_path=batch.path,
+                attempts=attempts,
+                usage=Usage(sum(a.input for a in attempts), sum(a.output for a in attempts)),
+            )
+    yield from _refusal_letters(tools, job, index)
+
+
+def _refusal_letters(tools: Tools, job: Job, index: RowIndex) -> Iterator[DeadLetter]:
+    if job.plan_id is None:
+        return
+    for refusal in iter_refusals(tools.workspace, tools.root, job.plan_id):
+        if (found := index.get(refusal.wire_id)) is None or found[:2] != (Fate.DEAD, REFUSED):
+            continue
+        yield DeadLetter(
+            job_id=job.job_id,
+            wire_id=refusal.wire_id,
+            custom_id=refusal.custom_id,
+            key=job.key,
+            revision=job.revision,
+            provider=job.provider,
+            model=job.model,
+            verdict=Verdict(refusal.verdict),
+            code=refusal.code,
+            message="",
+            exhausted=False,
+            request_path="",
+            attempts=(),
+            usage=Usage(),
+        )
+
+
+def _move_letters(tools: Tools, job: Job, index: RowIndex, *, final: bool) -> None:
+    """Bring the letters of earlier settlements up to date with where their rows stand now."""
+    dead = {Fate.DEAD, Fate.LEFT} if final else {Fate.DEAD}
+    for letters in chunks(tools.ledger.dead_letters(job.job_id), 500):
+        resolved, reopened, superseded = [], [], []
+        for letter in letters:
+            found = index.get(letter.wire_id)
+            if found is None:
+                superseded.append(letter.wire_id)
+            elif found[0] == Fate.ANSWERED:
+                resolved.append(letter.wire_id)
+            elif found[0] in dead and letter.state in (LetterState.REDRIVING, LetterState.RESOLVED):
+                reopened.append(letter.wire_id)
+        move = tools.ledger.move_dead_letters
+        standing = [LetterState.OPEN, LetterState.REDRIVING]
+        if resolved:
+            move(
+                job.job_id,
+                resolved,
+                to=LetterState.RESOLVED,
+                expect=standing,
+                actor="machine",
+                reason="answered",
+            )
+        if reopened:
+            move(
+                job.job_id,
+                reopened,
+                to=LetterState.OPEN,
+                expect=[LetterState.REDRIVING, LetterState.RESOLVED],
+                actor="machine",
+                reason="failed again",
+            )
+        if superseded:
+            reason = f"withdrawn or changed in revision {job.revision}"
+            move(
+                job.job_id,
+                superseded,
+                to=LetterState.DISCARDED,
+                expect=standing,
+                actor="machine",
+                reason=reason,
+            )
+
+
+def tally(tools: Tools, job: Job) -> Counter[str]:
+    """Count the open dead letters of a job by code."""
+    codes: Counter[str] = Counter()
+    for (state, code), number in tools.ledger.count_dead_letters(job.job_id).items():
+        if state in (LetterState.OPEN, LetterState.REDRIVING):
+            codes[code] += number
+    return codes
