@@ -1,0 +1,1 @@
+"""The ledger (SQL) and the workspace (files). Nothing here imports Airflow."""

@@ -1,0 +1,299 @@
+"""Every change of a batch: one named method, one compare-and-set on its state and attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, exists, insert, select, update
+
+from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, RemoteBatch, Usage
+from airflow_batch_llm.core.ports import Reconciled
+from airflow_batch_llm.storage.engine import reading, writing
+from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event
+from airflow_batch_llm.storage.records import batch_from, clean_text, json_text, usage_values
+from airflow_batch_llm.storage.schema import batch as batch_table
+from airflow_batch_llm.storage.schema import job as job_table
+from airflow_batch_llm.storage.types import clock
+
+_CAN_BE_PUT_BACK = frozenset(
+    {BatchState.UPLOADED, BatchState.SUBMITTING, BatchState.SUBMITTED, BatchState.ENDED}
+)
+
+
+class BatchTransitions(LedgerBase):
+    """The part of the ledger that moves batches."""
+
+    def batches(
+        self,
+        job_id: str,
+        *,
+        states: Iterable[BatchState] | None = None,
+        revision: int | None = None,
+        round: int | None = None,
+    ) -> list[Batch]:
+        """Return the job's batches in order (revision, round, seq; the primary before its duplicates)."""
+        t = batch_table.c
+        query = select(batch_table).where(t.job_id == job_id)
+        if states is not None:
+            query = query.where(t.state.in_([state.value for state in states]))
+        if revision is not None:
+            query = query.where(t.revision == revision)
+        if round is not None:
+            query = query.where(t.round == round)
+        query = query.order_by(t.revision, t.round, t.seq, t.kind.desc(), t.batch_id)
+        with reading(self.engine) as connection:
+            return [batch_from(row) for row in connection.execute(query).mappings()]
+
+    def get_batch(self, batch_id: str) -> Batch | None:
+        """Return the batch, None where there is none."""
+        query = select(batch_table).where(batch_table.c.batch_id == batch_id)
+        with reading(self.engine) as connection:
+            row = connection.execute(query).mappings().one_or_none()
+            return None if row is None else batch_from(row)
+
+    def mark_uploaded(self, batch: Batch, input_file_id: str) -> Batch | None:
+        """``planned -> uploaded``."""
+        values = {"state": BatchState.UPLOADED.value, "input_file_id": input_file_id}
+        return self._move_batch(batch, BatchState.PLANNED, values, "uploaded", reason=f"file {input_file_id}")
+
+    def enter_submitting(self, batch: Batch, *, revision: int, lease_seconds: float) -> Batch | None:
+        """``uploaded -> submitting``: attempt + 1, lease from the database clock, looks forgotten.
+
+        Only while the job's revision is still ``revision``. The job's row is locked against change
+        first: once a new revision has begun, no batch may enter ``submitting`` on a look taken before
+        it, because what is in flight then decides what the new revision sends.
+        """
+        t = batch_table.c
+        current = exists().where(job_table.c.job_id == batch.job_id, job_table.c.revision == revision)
+        lock = (
+            select(job_table.c.revision).where(job_table.c.job_id == batch.job_id).with_for_update(read=True)
+        )
+        with writing(self.engine) as connection:
+            connection.execute(lock).all()
+            values = {
+                "state": BatchState.SUBMITTING.value,
+                "attempt": t.attempt + 1,
+                "lease_until": clock() + lease_seconds,
+                "first_look_at": None,
+            }
+            if not _update_batch(connection, batch, BatchState.UPLOADED, values, current):
+                return None
+            reason = f"attempt {batch.attempt + 1}, lease of {lease_seconds:g} s"
+            append_event(connection, batch.job_id, "submitting", batch_id=batch.batch_id, reason=reason)
+            return _existing_batch(connection, batch.batch_id)
+
+    def record_look(self, batch: Batch) -> Batch | None:
+        """Note the first look that found nothing after the lease ended (only if none is noted)."""
+        t = batch_table.c
+        due = (t.first_look_at.is_(None), t.lease_until <= clock())
+        values = {"first_look_at": clock()}
+        return self._move_batch(
+            batch, BatchState.SUBMITTING, values, "looked", *due, reason=f"attempt {batch.attempt}: not found"
+        )
+
+    def leave_submitting(self, batch: Batch, *, reason: str, not_before: float | None = None) -> Batch | None:
+        """``submitting -> uploaded``, same attempt number: the create call surely took no effect."""
+        values = {
+            "state": BatchState.UPLOADED.value,
+            "lease_until": None,
+            "first_look_at": None,
+            "not_before": not_before,
+        }
+        return self._move_batch(batch, BatchState.SUBMITTING, values, "submitting_left", reason=reason)
+
+    def mark_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
+        """``submitting -> submitted`` where the attempt is still ours."""
+        values = {
+            "state": BatchState.SUBMITTED.value,
+            "lease_until": None,
+            "first_look_at": None,
+            "not_before": None,
+            "provider_batch_id": remote.id,
+            "provider_status": remote.status.value,
+            "submitted_at": clock(),
+        }
+        return self._move_batch(
+            batch, BatchState.SUBMITTING, values, "submitted", reason=f"provider batch {remote.id}"
+        )
+
+    def put_back(self, batch: Batch, *, reason: str, not_before: float | None) -> Batch | None:
+        """``uploaded|submitting|submitted|ended -> planned``: queue full or the upload is gone; nothing ran.
+
+        From the very state that ``batch`` shows. Provider ids are cleared (the event keeps them); the
+        attempt number stays.
+        """
+        if batch.state not in _CAN_BE_PUT_BACK:
+            return None
+        values = {
+            "state": BatchState.PLANNED.value,
+            "lease_until": None,
+            "first_look_at": None,
+            "not_before": not_before,
+            "input_file_id": None,
+            "provider_batch_id": None,
+            "provider_status": None,
+            "submitted_at": None,
+            "ended_at": None,
+            "cancel_asked_by": None,
+            "cancel_asked_at": None,
+            "error_code": None,
+            "files": json_text([]),
+        }
+        ids = f"file {batch.input_file_id}, provider batch {batch.provider_batch_id}"
+        return self._move_batch(batch, batch.state, values, "put_back", reason=f"{reason} ({ids})")
+
+    def mark_ended(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
+        """``submitted -> ended`` with the provider's status, ``error_code`` from its first error.
+
+        ``files`` holds kind and id of the provider's files until the raw files are stored.
+        """
+        values = {
+            "state": BatchState.ENDED.value,
+            "provider_status": remote.status.value,
+            "ended_at": clock(),
+            "error_code": clean_text(remote.errors[0].code) if remote.errors else None,
+            "files": json_text([{"kind": f.kind, "file_id": f.file_id} for f in remote.files]),
+        }
+        same = batch_table.c.provider_batch_id == batch.provider_batch_id
+        return self._move_batch(
+            batch, BatchState.SUBMITTED, values, "ended", same, reason=f"status {remote.raw_status}"
+        )
+
+    def mark_reconciled(self, batch: Batch, result: Reconciled) -> Batch | None:
+        """``ended -> reconciled``, or ``reconciled -> reconciled`` with another judge.
+
+        A second judgement replaces the very one that ``batch`` shows.
+        """
+        again = batch.state is BatchState.RECONCILED
+        t = batch_table.c
+        also = (t.judge == batch.judge, t.judge != result.judge) if again else ()
+        values = {
+            "state": BatchState.RECONCILED.value,
+            "outcomes_sha256": result.outcomes_sha256,
+            "judge": result.judge,
+            "counts": json_text(dict(result.counts)),
+            "files": json_text([dict(file) for file in result.files]),
+            **usage_values(result.usage),
+        }
+        expect = BatchState.RECONCILED if again else BatchState.ENDED
+        action = "rejudged" if again else "reconciled"
+        reason = ", ".join(f"{verdict} {n}" for verdict, n in sorted(result.counts.items()))
+        return self._move_batch(batch, expect, values, action, *also, reason=reason)
+
+    def mark_lost(self, batch: Batch, reason: str) -> Batch | None:
+        """``submitted -> lost``."""
+        same = batch_table.c.provider_batch_id == batch.provider_batch_id
+        return self._move_batch(
+            batch, BatchState.SUBMITTED, {"state": BatchState.LOST.value}, "lost", same, reason=reason
+        )
+
+    def ask_cancel(self, batch: Batch, *, actor: str, reason: str) -> Batch | None:
+        """Note, before the call is made, that we ask the provider to cancel.
+
+        ``submitted`` only, and only if nobody has asked yet.
+        """
+        t = batch_table.c
+        also = (t.provider_batch_id == batch.provider_batch_id, t.cancel_asked_by.is_(None))
+        values = {"cancel_asked_by": clean_text(actor), "cancel_asked_at": clock()}
+        return self._move_batch(
+            batch, BatchState.SUBMITTED, values, "cancel_asked", *also, reason=reason, actor=actor
+        )
+
+    def record_duplicate(self, batch: Batch, remote: RemoteBatch, attempt: int) -> Batch:
+        """Insert a ``duplicate`` in state ``submitted`` beside ``batch``, once per provider id.
+
+        It has the same requests. Its batch_id is ``<batch_id>-d<attempt>``, or ``-d<attempt>-2`` and so
+        on for a further one of the same attempt; ``cancel_asked_by`` is set to ``machine``. Where the job
+        has a batch with this provider id already, primary or duplicate, that one is returned: look at
+        its ``kind``.
+        """
+        t = batch_table.c
+        lock = select(batch_table).where(t.batch_id == batch.batch_id).with_for_update()
+        with writing(self.engine) as connection:
+            primary = connection.execute(lock).mappings().one()
+            known = select(batch_table).where(t.job_id == batch.job_id, t.provider_batch_id == remote.id)
+            found = connection.execute(known.order_by(t.kind.desc())).mappings().first()
+            if found is not None:
+                return batch_from(found)
+            new_id = _free_duplicate_id(connection, batch.batch_id, attempt)
+            row = {**primary, **_duplicate_values(new_id, remote, attempt)}
+            connection.execute(insert(batch_table).values(row))
+            reason = f"provider batch {remote.id}, attempt {attempt}"
+            append_event(connection, batch.job_id, "duplicate", batch_id=new_id, reason=reason)
+            return _existing_batch(connection, new_id)
+
+    def _move_batch(
+        self,
+        batch: Batch,
+        expect: BatchState,
+        values: Mapping[str, Any],
+        action: str,
+        *also: Any,
+        reason: str,
+        actor: str = "machine",
+    ) -> Batch | None:
+        with writing(self.engine) as connection:
+            if not _update_batch(connection, batch, expect, values, *also):
+                return None
+            append_event(
+                connection, batch.job_id, action, batch_id=batch.batch_id, actor=actor, reason=reason
+            )
+            return _existing_batch(connection, batch.batch_id)
+
+
+def _update_batch(
+    connection: Connection, batch: Batch, expect: BatchState, values: Mapping[str, Any], *also: Any
+) -> bool:
+    """The compare-and-set: only while the state is as expected and the attempt that of ``batch``."""
+    t = batch_table.c
+    changed = connection.execute(
+        update(batch_table)
+        .where(t.batch_id == batch.batch_id, t.state == expect.value, t.attempt == batch.attempt, *also)
+        .values(**values, updated_at=clock())
+    )
+    return changed.rowcount == 1
+
+
+def _free_duplicate_id(connection: Connection, batch_id: str, attempt: int) -> str:
+    base = f"{batch_id}-d{attempt}"
+    t = batch_table.c
+    taken = set(connection.execute(select(t.batch_id).where(t.batch_id.startswith(base))).scalars())
+    candidate, number = base, 1
+    while candidate in taken:
+        number += 1
+        candidate = f"{base}-{number}"
+    return candidate
+
+
+def _duplicate_values(batch_id: str, remote: RemoteBatch, attempt: int) -> dict[str, Any]:
+    """Return what differs from the batch beside it; the requests are the same."""
+    return {
+        "batch_id": batch_id,
+        "kind": BatchKind.DUPLICATE.value,
+        "state": BatchState.SUBMITTED.value,
+        "attempt": attempt,
+        "lease_until": None,
+        "not_before": None,
+        "first_look_at": None,
+        "input_file_id": remote.input_file_id,
+        "provider_batch_id": remote.id,
+        "provider_status": remote.status.value,
+        "submitted_at": clock(),
+        "ended_at": None,
+        "cancel_asked_by": "machine",
+        "cancel_asked_at": clock(),
+        "error_code": None,
+        "files": json_text([]),
+        "outcomes_sha256": None,
+        "judge": None,
+        "counts": json_text({}),
+        **usage_values(Usage()),
+        "created_at": clock(),
+        "updated_at": clock(),
+    }
+
+
+def _existing_batch(connection: Connection, batch_id: str) -> Batch:
+    found = connection.execute(select(batch_table).where(batch_table.c.batch_id == batch_id)).mappings().one()
+    return batch_from(found)

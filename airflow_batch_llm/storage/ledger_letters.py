@@ -1,0 +1,241 @@
+"""Every change of a dead letter. Big jobs have many: written in chunks, read in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+
+from airflow_batch_llm.core.model import DeadLetter, LetterState
+from airflow_batch_llm.storage.engine import reading, writing
+from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event, read_clock
+from airflow_batch_llm.storage.records import clean_text, json_text, letter_from, letter_news, letter_values
+from airflow_batch_llm.storage.schema import dead_letter
+from airflow_batch_llm.storage.types import clock
+
+#: Letters per transaction when writing and per query when reading.
+CHUNK = 1000
+
+T = TypeVar("T")
+
+
+class LetterTransitions(LedgerBase):
+    """The part of the ledger that keeps dead letters."""
+
+    def insert_dead_letters(self, letters: Iterable[DeadLetter]) -> int:
+        """Insert those absent (state ``open``), a transaction per chunk, and return how many were new.
+
+        One that is there keeps its state, actor and reason; what its last attempt tells (attempts,
+        usage, verdict, code, message, model, where the request is) is brought up to date when the given
+        one has more attempts.
+        """
+        new = 0
+        for job_id, of_job in groupby(letters, key=attrgetter("job_id")):
+            for chunk in _chunks(of_job):
+                with writing(self.engine) as connection:
+                    new += _insert_chunk(connection, job_id, chunk)
+        return new
+
+    def dead_letters(
+        self, job_id: str, *, states: Iterable[LetterState] | None = None
+    ) -> Iterator[DeadLetter]:
+        """Yield the job's letters ordered by wire id, reading in pages (no transaction stays open)."""
+        t = dead_letter.c
+        page = select(dead_letter).where(t.job_id == job_id).order_by(t.wire_id).limit(CHUNK)
+        if states is not None:
+            page = page.where(t.state.in_([state.value for state in states]))
+        last = ""
+        while True:
+            with reading(self.engine) as connection:
+                rows = connection.execute(page.where(t.wire_id > last)).mappings().all()
+            for row in rows:
+                yield letter_from(row)
+            if len(rows) < CHUNK:
+                return
+            last = rows[-1]["wire_id"]
+
+    def count_dead_letters(self, job_id: str) -> dict[tuple[LetterState, str], int]:
+        """Return (state, code) -> letters."""
+        t = dead_letter.c
+        query = select(t.state, t.code, func.count()).where(t.job_id == job_id).group_by(t.state, t.code)
+        with reading(self.engine) as connection:
+            return {(LetterState(state), code): n for state, code, n in connection.execute(query)}
+
+    def move_dead_letters(
+        self,
+        job_id: str,
+        wire_ids: Iterable[str],
+        *,
+        to: LetterState,
+        expect: Iterable[LetterState],
+        actor: str,
+        reason: str,
+    ) -> int:
+        """Move the letters that are in one of ``expect`` and return how many moved.
+
+        A transaction per chunk of ids; a letter that is in ``to`` already does not move.
+        """
+        expected = list(expect)
+        moved = 0
+        for chunk in _chunks(wire_ids):
+            with writing(self.engine) as connection:
+                moved += move_letters(
+                    connection, job_id, chunk, to=to, expect=expected, actor=actor, reason=reason
+                )
+        return moved
+
+
+def move_letters(
+    connection: Connection,
+    job_id: str,
+    wire_ids: Sequence[str],
+    *,
+    to: LetterState,
+    expect: Iterable[LetterState],
+    actor: str,
+    reason: str,
+) -> int:
+    """Move letters in the caller's transaction and return how many moved; appends one event."""
+    origins = [state for state in expect if state != to]
+    moved = dict.fromkeys(origins, 0)
+    now = read_clock(connection)
+    for chunk in _chunks(sorted(set(wire_ids))):
+        for state, ids in _lock_letters(connection, job_id, chunk, origins).items():
+            line = {"time": now, "from": state, "to": to, "actor": actor, "reason": reason}
+            connection.execute(
+                update(dead_letter)
+                .where(dead_letter.c.job_id == job_id, dead_letter.c.wire_id.in_(ids))
+                .values(
+                    state=to.value,
+                    actor=clean_text(actor),
+                    reason=clean_text(reason),
+                    changes=dead_letter.c.changes + _json_line(line),
+                    updated_at=now,
+                )
+            )
+            moved[state] += len(ids)
+    total = sum(moved.values())
+    if total:
+        text = ", ".join(f"{n} {state} -> {to}" for state, n in moved.items() if n)
+        text += f": {reason}" if reason else ""
+        append_event(connection, job_id, "letters_moved", actor=actor, reason=text)
+    return total
+
+
+def _lock_letters(
+    connection: Connection, job_id: str, wire_ids: Sequence[str], states: Sequence[LetterState]
+) -> dict[LetterState, list[str]]:
+    """Lock the letters that may move, in one order so that two movers never wait for each other."""
+    t = dead_letter.c
+    query = (
+        select(t.wire_id, t.state)
+        .where(t.job_id == job_id, t.wire_id.in_(wire_ids), t.state.in_([state.value for state in states]))
+        .order_by(t.wire_id)
+        .with_for_update()
+    )
+    found: dict[LetterState, list[str]] = {}
+    for wire_id, state in connection.execute(query):
+        found.setdefault(LetterState(state), []).append(wire_id)
+    return found
+
+
+def _insert_chunk(connection: Connection, job_id: str, letters: Sequence[DeadLetter]) -> int:
+    fullest: dict[str, DeadLetter] = {}
+    for letter in letters:
+        known = fullest.get(letter.wire_id)
+        if known is None or len(letter.attempts) > len(known.attempts):
+            fullest[letter.wire_id] = letter
+    chunk = sorted(fullest.values(), key=attrgetter("wire_id"))
+    new = _insert_absent(connection, job_id, [letter_values(letter) for letter in chunk])
+    if new:
+        append_event(connection, job_id, "letters_added", reason=f"{len(new)} letters")
+    updated = _update_present(connection, [letter for letter in chunk if letter.wire_id not in new])
+    if updated:
+        append_event(connection, job_id, "letters_updated", reason=f"{updated} letters")
+    return len(new)
+
+
+def _insert_absent(connection: Connection, job_id: str, rows: list[dict[str, Any]]) -> set[str]:
+    """Insert the rows that are not there and return their wire ids."""
+    times = {"created_at": clock(), "updated_at": clock()}
+    dialect = connection.dialect.name
+    if dialect == "postgresql":
+        skip = postgresql.insert(dead_letter).values(times).on_conflict_do_nothing()
+        return set(connection.execute(skip.returning(dead_letter.c.wire_id), rows).scalars())
+    if dialect == "sqlite":
+        ignore = sqlite.insert(dead_letter).values(times).on_conflict_do_nothing()
+        return set(connection.execute(ignore.returning(dead_letter.c.wire_id), rows).scalars())
+    return _insert_absent_anywhere(connection, job_id, rows, times)
+
+
+def _insert_absent_anywhere(
+    connection: Connection, job_id: str, rows: list[dict[str, Any]], times: dict[str, Any]
+) -> set[str]:
+    """Insert the absent rows in plain SQL: look, insert, and look again if somebody came between."""
+    t = dead_letter.c
+    wire_ids = [row["wire_id"] for row in rows]
+    while True:
+        present = set(
+            connection.execute(select(t.wire_id).where(t.job_id == job_id, t.wire_id.in_(wire_ids))).scalars()
+        )
+        absent = [row for row in rows if row["wire_id"] not in present]
+        if not absent:
+            return set()
+        try:
+            with connection.begin_nested():
+                connection.execute(insert(dead_letter).values(times), absent)
+        except IntegrityError:
+            continue
+        return {row["wire_id"] for row in absent}
+
+
+def _update_present(connection: Connection, letters: Sequence[DeadLetter]) -> int:
+    """Bring up to date those whose given attempts are more than the ledger's."""
+    if not letters:
+        return 0
+    t = dead_letter.c
+    job_id = letters[0].job_id
+    wire_ids = [letter.wire_id for letter in letters]
+    query = select(t.wire_id, t.attempt_count).where(t.job_id == job_id, t.wire_id.in_(wire_ids))
+    known = {row.wire_id: row.attempt_count for row in connection.execute(query)}
+    updated = 0
+    for letter in letters:
+        if len(letter.attempts) <= known[letter.wire_id]:
+            continue
+        changed = connection.execute(
+            _BRING_UP_TO_DATE,
+            {
+                "at_job": job_id,
+                "at_wire": letter.wire_id,
+                "below": len(letter.attempts),
+                **letter_news(letter),
+            },
+        )
+        updated += changed.rowcount
+    return updated
+
+
+_BRING_UP_TO_DATE = (
+    update(dead_letter)
+    .where(
+        dead_letter.c.job_id == bindparam("at_job"),
+        dead_letter.c.wire_id == bindparam("at_wire"),
+        dead_letter.c.attempt_count < bindparam("below"),
+    )
+    .values(updated_at=clock())
+)
+
+
+def _json_line(value: dict[str, Any]) -> str:
+    return json_text({key: clean_text(v) if isinstance(v, str) else v for key, v in value.items()}) + "\n"
+
+
+def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk
