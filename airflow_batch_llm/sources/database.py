@@ -1,0 +1,120 @@
+"""The users' databases, through the hooks that Airflow's providers give: connections, cursors, drivers."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from airflow_batch_llm.exceptions import ConfigurationError
+
+POSTGRESQL = "postgresql"
+SQLITE = "sqlite"
+
+_DIALECTS = {"postgres": POSTGRESQL, "sqlite": SQLITE}
+#: Seconds that SQLite waits for another writer.
+_SQLITE_BUSY_SECONDS = 60
+
+
+class Database:
+    """One connection id's database. Nothing is opened before :meth:`connect`.
+
+    :raises ConfigurationError: there is no such connection, or it is of no SQL database.
+    """
+
+    def __init__(self, conn_id: str) -> None:
+        from airflow.providers.common.sql.hooks.sql import DbApiHook
+        from airflow.sdk import BaseHook
+        from airflow.sdk.exceptions import AirflowNotFoundException
+
+        self.conn_id = conn_id
+        try:
+            self.hook: Any = BaseHook.get_connection(conn_id).get_hook()
+        except AirflowNotFoundException:
+            raise ConfigurationError(f"there is no connection {conn_id!r}") from None
+        if not isinstance(self.hook, DbApiHook):
+            raise ConfigurationError(f"connection {conn_id!r} ({self.hook.conn_type}) is of no SQL database")
+        #: ``postgresql``, ``sqlite``, or the connection type of another database.
+        self.dialect: str = _DIALECTS.get(self.hook.conn_type) or str(self.hook.conn_type)
+
+    @contextmanager
+    def connect(self) -> Iterator[Any]:
+        """Open a DB-API connection; it is closed in every case, uncommitted work is rolled back."""
+        with closing(self.hook.get_conn()) as connection:
+            if self.dialect == SQLITE:
+                connection.execute(f"PRAGMA busy_timeout = {_SQLITE_BUSY_SECONDS * 1000}")
+            yield connection
+
+
+def driver_of(connection: Any) -> Any:
+    """Return the DB-API module of a connection: it holds the error classes."""
+    return importlib.import_module(type(connection).__module__.partition(".")[0])
+
+
+@contextmanager
+def tuple_cursor(connection: Any, *, stream: bool = False) -> Iterator[Any]:
+    """Open a cursor that yields tuples, whatever rows the connection's ``cursor`` extra asks for.
+
+    :param stream: do not fetch a whole result at once: psycopg and psycopg2 need a named cursor on the
+        server for that, other drivers do it by themselves.
+    """
+    driver = driver_of(connection).__name__
+    options: dict[str, Any] = {}
+    if stream and driver in ("psycopg", "psycopg2"):
+        options["name"] = "batch_llm_source"
+    if driver == "psycopg2":
+        from psycopg2.extensions import cursor as plain_cursor  # type: ignore[import-untyped]
+
+        options["cursor_factory"] = plain_cursor
+    elif driver == "psycopg":
+        from psycopg.rows import tuple_row
+
+        options["row_factory"] = tuple_row
+    elif driver == "sqlite3":
+        connection.text_factory = _sqlite_text
+    with closing(connection.cursor(**options)) as cursor:
+        yield cursor
+
+
+def _sqlite_text(data: bytes) -> str:
+    """Decode a text value. SQLite stores any bytes as text; one bad value must not end the reading.
+
+    Bytes that are not UTF-8 become half surrogates, which mark the row as one that cannot be sent.
+    """
+    return data.decode("utf-8", "surrogateescape")
+
+
+def quote(identifier: str) -> str:
+    """Quote one identifier by the SQL standard, as PostgreSQL and SQLite do."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+_TABLE_PART = re.compile(r'"((?:[^"]|"")+)"|([^."]+)')
+
+
+def split_table(name: str) -> tuple[str | None, str]:
+    """Split ``table``, ``schema.table`` or ``"quoted.schema"."table"`` into schema and table.
+
+    Names are taken as they are, case and all: they are always quoted in statements.
+
+    :raises ConfigurationError: it is not one of these forms.
+    """
+    parts: list[str] = []
+    position = 0
+    while position < len(name):
+        found = _TABLE_PART.match(name, position)
+        if found is None:
+            break
+        parts.append(found[1].replace('""', '"') if found[1] is not None else found[2])
+        position = found.end()
+        if position == len(name):
+            break
+        if name[position] != "." or position + 1 == len(name):
+            position = -1
+            break
+        position += 1
+    if position != len(name) or len(parts) not in (1, 2) or "\0" in name:
+        raise ConfigurationError(f"{name!r} is no table name; write it as table or schema.table")
+    return (parts[0], parts[1]) if len(parts) == 2 else (None, parts[0])

@@ -1,0 +1,119 @@
+"""Rows handed over by an upstream task, or written into the DAG file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow_batch_llm.core.jsonl import dumps
+from airflow_batch_llm.declared import Context, Renderer, is_reference, names, plain_argument
+from airflow_batch_llm.exceptions import ConfigurationError, SourceError
+from airflow_batch_llm.sources.base import ResolvedSource, RowReader, Source, storable_row
+from airflow_batch_llm.sources.files import file_reader
+
+#: Largest list of rows, in bytes of JSON, that may travel through Airflow.
+MAX_ROWS_BYTES = 48 * 1024
+
+_REFERENCE_FIELDS = {"path", "format", "conn_id"}
+
+
+class RowsSource(Source):
+    """Rows of an upstream task: small lists as they are, everything else by reference.
+
+    :param rows: a list of dicts of at most 48 KB as JSON; or the result of a task (``task.output``, the
+        value of a ``@task`` call) that is such a list, a list of such lists (a mapped task), or names a
+        file; or a reference to a file: its path, or ``{"path": …, "format": …, "conn_id": …}``. Paths are
+        templated.
+    :param key: the columns that name a row.
+    :raises SourceError: the list is too large, or something else than rows.
+    """
+
+    def __init__(self, rows: Any, *, key: str | Sequence[str]) -> None:
+        self.rows = rows
+        self.key = names(key, "key")
+        if not is_reference(rows) and not isinstance(rows, (str, Mapping)):
+            self.rows = _checked_rows(rows, "the rows in the DAG file")
+        elif isinstance(rows, Mapping):
+            self.rows = dict(rows)
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the reference, or the number and digest of rows: rows are not for Airflow's tables."""
+        if isinstance(self.rows, list):
+            encoded = dumps([storable_row(row) for row in self.rows])
+            rows: Any = {"count": len(self.rows), "sha256": hashlib.sha256(encoded).hexdigest()}
+        else:
+            rows = plain_argument(self.rows, "rows")
+        return {"type": "rows", "rows": rows, "key": list(self.key)}
+
+    def _templated(self) -> Iterable[Any]:
+        return () if isinstance(self.rows, list) else (self.rows,)
+
+    def resolve(self, context: Context) -> ResolvedSource:
+        """Pull the upstream task's result or render the reference.
+
+        :raises SourceError: what came is neither rows nor a reference, or is too large.
+        """
+        value = self.rows
+        if is_reference(value):
+            value = value.resolve(context)
+            if value is None:
+                raise SourceError("the upstream task returned nothing; return an empty list for no rows")
+        elif not isinstance(value, list):
+            value = Renderer(context)(value)
+        if isinstance(value, (str, Mapping)):
+            return self._file(value)
+        return ListReader(_checked_rows(value, "the rows of the upstream task"), self.key)
+
+    def _file(self, reference: str | Mapping[str, Any]) -> ResolvedSource:
+        if isinstance(reference, str):
+            reference = {"path": reference}
+        alien = sorted(set(reference) - _REFERENCE_FIELDS)
+        path = reference.get("path")
+        if alien or not isinstance(path, str) or not path:
+            raise SourceError("a reference to rows is a path or has the fields path, format and conn_id")
+        return file_reader(path, reference.get("format"), self.key, reference.get("conn_id"))
+
+
+class ListReader(RowReader):
+    """Rows that are already here."""
+
+    def __init__(self, rows: list[dict[str, Any]], key: Sequence[str]) -> None:
+        super().__init__(key, "the list of rows")
+        self._rows = rows
+
+    def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield the rows, numbered from 1."""
+        yield from enumerate(self._rows, 1)
+
+
+def as_source(value: Any, key: str | Sequence[str] | None = None) -> Source:
+    """Return a source as it is, and make one of rows, of a task's result or of a reference.
+
+    :raises ConfigurationError: rows come without ``key``.
+    """
+    if isinstance(value, Source):
+        return value
+    if key is None:
+        raise ConfigurationError("rows need a key: name the columns that make a row unique")
+    return RowsSource(value, key=key)
+
+
+def _checked_rows(value: Any, what: str) -> list[dict[str, Any]]:
+    """Return the rows as a list of dicts, lists in it (a mapped task's results) laid end to end."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+        raise SourceError(f"{what} are a {type(value).__name__}, not a list of dicts")
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for item in value:
+        for row in item if isinstance(item, (list, tuple)) else (item,):
+            if not isinstance(row, Mapping):
+                raise SourceError(f"{what}: row {len(rows) + 1} is a {type(row).__name__}, not a dict")
+            rows.append(dict(row))
+            size += len(dumps(storable_row(row))) + 1
+            if size > MAX_ROWS_BYTES:
+                raise SourceError(
+                    f"{what} are more than {MAX_ROWS_BYTES // 1024} KB as JSON; write them to a JSON lines "
+                    "file or a table, and hand over its path or use SqlSource"
+                )
+    return rows

@@ -1,0 +1,153 @@
+"""Rows of a query, through any common.sql hook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow_batch_llm.declared import Context, Renderer, names, plain_argument
+from airflow_batch_llm.exceptions import ConfigurationError, SourceError
+from airflow_batch_llm.sources.base import RowReader, Source
+from airflow_batch_llm.sources.database import Database, driver_of, tuple_cursor
+
+
+class SqlSource(Source):
+    """Rows of a query, read as a stream (on PostgreSQL through a cursor on the server).
+
+    :param conn_id: Airflow connection of the database.
+    :param sql: one SELECT. Templated; give values as parameters, not inside the text.
+    :param parameters: values bound by the driver, in its style: ``%(a)s`` with a dict or ``%s`` with a
+        list on PostgreSQL and MySQL, ``:a`` or ``?`` on SQLite. Templated.
+    :param key: the columns that name a row.
+    :param chunk_size: rows fetched at a time.
+    """
+
+    def __init__(
+        self,
+        conn_id: str,
+        sql: str,
+        parameters: Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        key: str | Sequence[str],
+        chunk_size: int = 5000,
+    ) -> None:
+        if chunk_size < 1:
+            raise ConfigurationError(f"chunk_size must be at least 1, not {chunk_size}")
+        if isinstance(parameters, str):
+            raise ConfigurationError("parameters must be a mapping or a list, not a string")
+        plain_argument(parameters, "parameters")
+        self.conn_id = conn_id
+        self.sql = sql
+        self.parameters = parameters
+        self.key = names(key, "key")
+        self.chunk_size = chunk_size
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the arguments as given."""
+        return {
+            "type": "sql",
+            "conn_id": self.conn_id,
+            "sql": self.sql,
+            "parameters": plain_argument(self.parameters, "parameters"),
+            "key": list(self.key),
+            "chunk_size": self.chunk_size,
+        }
+
+    def _templated(self) -> Iterable[Any]:
+        return (self.parameters,)
+
+    def resolve(self, context: Context) -> SqlReader:
+        """Render connection id, statement and parameters; nothing is opened yet."""
+        render = Renderer(context)
+        parameters = self.parameters
+        if isinstance(parameters, Mapping):
+            parameters = {name: render(value) for name, value in parameters.items()}
+        elif parameters is not None:
+            parameters = [render(value) for value in parameters]
+        return SqlReader(
+            render.text(self.conn_id, "the source's conn_id"),
+            render.text(self.sql, "the source's sql"),
+            parameters or None,
+            self.key,
+            self.chunk_size,
+        )
+
+
+class SqlReader(RowReader):
+    """The rows of a rendered query."""
+
+    def __init__(
+        self,
+        conn_id: str,
+        sql: str,
+        parameters: Mapping[str, Any] | Sequence[Any] | None,
+        key: Sequence[str],
+        chunk_size: int,
+    ) -> None:
+        super().__init__(key, f"the query on {conn_id!r}")
+        self._conn_id, self._sql, self._parameters = conn_id, sql, parameters
+        self._chunk_size = chunk_size
+
+    def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield the result's rows, numbered from 1. Cursor and connection are closed in every case.
+
+        :raises SourceError: the statement is wrong, yields no rows, or names two columns alike.
+        :raises ConfigurationError: there is no such connection, or it is of no SQL database.
+        """
+        with Database(self._conn_id).connect() as connection:
+            driver = driver_of(connection)
+            with tuple_cursor(connection, stream=True) as cursor:
+                try:
+                    chunk = self._begin(cursor)
+                except Exception as e:
+                    if not _is_wrong_statement(e, driver):
+                        raise
+                    raise SourceError(f"{self._what} is refused: {_told(e, driver)}") from None
+                columns = self._columns(cursor)
+                number = 0
+                while chunk:
+                    for row in chunk:
+                        number += 1
+                        yield number, dict(zip(columns, row, strict=True))
+                    chunk = cursor.fetchmany(self._chunk_size)
+
+    def _begin(self, cursor: Any) -> list[Any]:
+        """Execute and fetch the first rows: psycopg2 knows a named cursor's columns only then."""
+        if self._parameters is None:
+            # Without parameters the drivers leave percent signs in the text alone.
+            cursor.execute(self._sql)
+        else:
+            cursor.execute(self._sql, self._parameters)
+        first: list[Any] = cursor.fetchmany(self._chunk_size)
+        return first
+
+    def _columns(self, cursor: Any) -> list[str]:
+        if cursor.description is None:
+            raise SourceError(f"{self._what} yields no rows; it must be a SELECT")
+        columns = [str(column[0]) for column in cursor.description]
+        twice = sorted({name for name in columns if columns.count(name) > 1})
+        if twice:
+            raise SourceError(
+                f"{self._what} has two columns {', '.join(map(repr, twice))}; tell them apart with AS"
+            )
+        # Here too, so that a wrong key is told even where there is no row.
+        self._key.check_columns(dict.fromkeys(columns), self._what)
+        return columns
+
+
+def _is_wrong_statement(error: Exception, driver: Any) -> bool:
+    """Say whether the statement or its parameters are at fault, so that trying again is useless."""
+    if isinstance(error, (driver.ProgrammingError, driver.DataError, KeyError, IndexError, TypeError)):
+        return True
+    # SQLite reports an unknown table or column as an operational error of its most general kind.
+    return getattr(error, "sqlite_errorname", "") == "SQLITE_ERROR"
+
+
+def _told(error: Exception, driver: Any) -> str:
+    """Name a database error. The text of a data error may quote values of rows, so it is left out."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    name = f"{type(error).__name__}{f' ({state})' if state else ''}"
+    text = str(error).strip()
+    if isinstance(error, driver.DataError) or not text:
+        return name
+    return f"{name}: {text.splitlines()[0][:200]}"
