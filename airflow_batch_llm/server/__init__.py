@@ -1,0 +1,22 @@
+"""A local batch server: provider batch protocols over real HTTP, for trying, for tests, for one GPU box.
+
+Which file holds what:
+
+========================  ==========================================================================
+``settings``              what a server is started with; key and address rules
+``database``              the SQLite file: schema, one connection a thread
+``files``, ``batches``    stored files and batches, each state change a named compare-and-set
+``charge_log``,           what was executed and would have been charged; which calls were made
+``request_log``
+``scenario``, ``faults``  how the server is told to misbehave, and the counters behind that
+``wire``                  the seams: dialect (line format), upstream (who answers), plain values
+``openai_lines``          the OpenAI dialect: checks input lines, writes result rows
+``chat``                  the chat completions endpoint of the simulated model
+``simulated``             the simulated model; ``schema_instances`` and ``word_match`` fill JSON schemas
+``upstreams``             who answers: the simulated model, or an OpenAI-compatible server
+``validation``, ``rows``  a batch's file checked; a piece of a batch executed
+``result_files``          the finished result files, in order or as a scenario wants them
+``engine``                the thread that moves batches
+``openai_api``, ``admin_api``, ``uploads``, ``downloads``, ``app``, ``serving``   HTTP
+========================  ==========================================================================
+"""

@@ -1,0 +1,65 @@
+"""Spoils API calls as the scenario says: around each handler of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.to_thread import run_sync
+from starlette.requests import Request as HttpRequest
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from airflow_batch_llm.server.chat import error_body
+from airflow_batch_llm.server.faults import ScenarioStore
+from airflow_batch_llm.server.gate import NoReply
+from airflow_batch_llm.server.scenario import CallRule
+
+Handler = Callable[[HttpRequest], Awaitable[Response]]
+
+
+def spoiled(on: str, handler: Handler, scenarios: ScenarioStore) -> Handler:
+    """Return the handler with the scenario's faults for calls of this kind around it."""
+
+    async def handle(request: HttpRequest) -> Response:
+        rule = await run_sync(scenarios.draw_call, on)
+        if rule is None:
+            return await handler(request)
+        if rule.fault == "lost_reply":
+            await handler(request)
+            return NoReply()
+        if rule.fault in ("cut", "reset"):
+            request.state.rule = rule
+            return await handler(request)
+        return await _instead(request, rule)
+
+    return handle
+
+
+async def _instead(request: HttpRequest, rule: CallRule) -> Response:
+    """Do nothing, and say so or not."""
+    async for _ in request.stream():  # a client that is still sending would not read the reply
+        pass
+    if rule.fault == "error":
+        return _error(rule)
+    if rule.fault == "timeout":
+        with anyio.move_on_after(rule.seconds):
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+    return NoReply()
+
+
+def _error(rule: CallRule) -> Response:
+    headers = {} if rule.retry_after is None else {"Retry-After": f"{rule.retry_after:g}"}
+    if rule.html:
+        return HTMLResponse("<html><body>Bad gateway</body></html>", rule.status, headers)
+    kind = (
+        "server_error"
+        if rule.status >= 500
+        else "requests"
+        if rule.status == 429
+        else "invalid_request_error"
+    )
+    code = rule.code or ("rate_limit_exceeded" if rule.status == 429 else None)
+    return JSONResponse(
+        error_body("The scenario refuses this call.", kind=kind, code=code), rule.status, headers
+    )

@@ -1,0 +1,256 @@
+"""Chat completions: what the body asks, what the simulated model's body looks like, and spoiled bodies."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from airflow_batch_llm.server.scenario import RowRule
+from airflow_batch_llm.server.schema_instances import SchemaError
+from airflow_batch_llm.server.simulated import CONTEXT_TOKENS, Ask, Said, cut, say, tokens_of
+from airflow_batch_llm.server.wire import Reply, Request
+
+PATH = "/v1/chat/completions"
+_encoder = msgspec.json.Encoder()
+_any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[_Part] | None = None
+
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content or ())
+
+
+class _JsonSchema(msgspec.Struct):
+    name: str
+    schema: dict[str, Any] | None = None
+
+
+class _Format(msgspec.Struct):
+    type: str
+    json_schema: _JsonSchema | None = None
+
+
+class _Function(msgspec.Struct):
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class _Tool(msgspec.Struct):
+    function: _Function
+    type: str = "function"
+
+
+class _Body(msgspec.Struct):
+    model: str
+    messages: list[_Message]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    response_format: _Format | None = None
+    tools: list[_Tool] | None = None
+    tool_choice: Any = None
+
+    def last_user(self) -> str:
+        for message in reversed(self.messages):
+            if message.role == "user":
+                return message.text()
+        return self.messages[-1].text()
+
+
+_body = msgspec.json.Decoder(_Body)
+
+
+class BadBody(Exception):
+    """The endpoint refuses the body: ``code``, ``param``."""
+
+    def __init__(self, message: str, *, code: str | None, param: str | None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+
+
+class ChatCompletions:
+    """The endpoint ``/v1/chat/completions``."""
+
+    def prompt(self, body: bytes) -> str:
+        try:
+            return "\n".join(message.text() for message in _body.decode(body).messages)
+        except msgspec.MsgspecError:
+            return ""
+
+    def simulate(self, request: Request, created: int) -> Reply:
+        """Answer one request with the simulated model."""
+        try:
+            body = _read(request.body)
+            tool = _forced_tool(body)
+            said = say(_ask(body, tool))
+        except BadBody as e:
+            return error_reply(400, str(e), code=e.code, param=e.param)
+        except SchemaError as e:
+            return error_reply(400, str(e), code="invalid_json_schema", param="response_format")
+        return _reply(request, body, tool, said, created)
+
+    def spoil(self, reply: Reply, rule: RowRule) -> Reply:
+        if rule.fault == "error_in_200":
+            body = error_body("The model failed.", kind="server_error", code=rule.code or "internal_error")
+            return Reply(200, _encoder.encode(body))
+        body = _any.decode(reply.body)
+        choice = body["choices"][0]
+        _SPOILED[rule.fault](choice)
+        message = choice["message"]
+        tokens = tokens_of(len((message.get("content") or "").encode())) if message.get("content") else 0
+        usage = body.get("usage") or {}
+        usage |= {"completion_tokens": tokens, "total_tokens": usage.get("prompt_tokens", 0) + tokens}
+        return Reply(200, _encoder.encode({**body, "usage": usage}), reply.input_tokens, tokens)
+
+
+def _truncate(choice: dict[str, Any]) -> None:
+    content = choice["message"].get("content") or ""
+    choice["finish_reason"] = "length"
+    choice["message"]["content"] = cut(content, max(1, len(content.encode()) // 8))
+
+
+def _filter(choice: dict[str, Any]) -> None:
+    choice["finish_reason"] = "content_filter"
+    choice["message"]["content"] = None
+
+
+def _refuse(choice: dict[str, Any]) -> None:
+    choice["message"] |= {"content": None, "refusal": "I'm sorry, I can't help with that."}
+
+
+def _empty(choice: dict[str, Any]) -> None:
+    choice["message"]["content"] = ""
+
+
+def _break_json(choice: dict[str, Any]) -> None:
+    choice["message"]["content"] = '{"simulated": '
+
+
+_SPOILED: dict[str, Callable[[dict[str, Any]], None]] = {
+    "truncated": _truncate,
+    "content_filter": _filter,
+    "refusal": _refuse,
+    "empty": _empty,
+    "invalid_json": _break_json,
+}
+
+
+def error_body(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
+    """Return OpenAI's error envelope."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def error_reply(
+    status: int,
+    message: str,
+    *,
+    code: str | None,
+    param: str | None = None,
+    kind: str = "invalid_request_error",
+) -> Reply:
+    """Return a failed row's reply."""
+    return Reply(status, _encoder.encode(error_body(message, kind=kind, code=code, param=param)))
+
+
+def _read(raw: bytes) -> _Body:
+    try:
+        body = _body.decode(raw)
+    except msgspec.ValidationError as e:
+        # Types and the place, never a value: "Expected `int`, got `str` - at `$.max_tokens`".
+        text = str(e)
+        missing = "missing required field" in text
+        param = text.split("`")[1] if missing else text.rpartition("$.")[2].rstrip("`") or None
+        raise BadBody(
+            "A required parameter is missing." if missing else "A parameter has the wrong type.",
+            code="missing_required_parameter" if missing else "invalid_type",
+            param=param,
+        ) from e
+    if not body.messages:
+        raise BadBody("messages is empty.", code="empty_array", param="messages")
+    for name in ("max_tokens", "max_completion_tokens"):
+        value = getattr(body, name)
+        if value is not None and value < 1:
+            raise BadBody(f"{name} must be at least 1.", code="integer_below_min_value", param=name)
+    if body.temperature is not None and not 0 <= body.temperature <= 2:
+        raise BadBody("temperature must be from 0 to 2.", code="invalid_value", param="temperature")
+    return body
+
+
+def _ask(body: _Body, tool: _Tool | None) -> Ask:
+    size = sum(len(message.text().encode("utf-8", "surrogatepass")) for message in body.messages)
+    if tokens_of(size) > CONTEXT_TOKENS:
+        raise BadBody(
+            f"The messages are longer than the context of {CONTEXT_TOKENS} tokens.",
+            code="context_length_exceeded",
+            param="messages",
+        )
+    schema, as_json = None, False
+    wanted = body.response_format
+    if tool is not None:
+        schema = tool.function.parameters or {"type": "object"}
+    elif wanted is not None and wanted.type == "json_schema":
+        if wanted.json_schema is None:
+            raise BadBody(
+                "json_schema is missing.", code="missing_required_parameter", param="response_format"
+            )
+        schema = wanted.json_schema.schema or {"type": "object"}
+    elif wanted is not None:
+        as_json = wanted.type == "json_object"
+    most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    return Ask(size, body.last_user(), schema, as_json, most)
+
+
+def _forced_tool(body: _Body) -> _Tool | None:
+    """Return the tool that must be called: the one named, or the first where any is required."""
+    if not body.tools or body.tool_choice in (None, "auto", "none"):
+        return None
+    if body.tool_choice == "required":
+        return body.tools[0]
+    named = body.tool_choice.get("function", {}).get("name") if isinstance(body.tool_choice, dict) else None
+    for tool in body.tools:
+        if tool.function.name == named:
+            return tool
+    raise BadBody("tool_choice names no tool.", code="invalid_value", param="tool_choice")
+
+
+def _reply(request: Request, body: _Body, tool: _Tool | None, said: Said, created: int) -> Reply:
+    digest = hashlib.blake2b(request.body, digest_size=12).hexdigest()
+    message: dict[str, Any] = {"role": "assistant", "content": said.text, "refusal": None}
+    finish = "stop" if said.whole else "length"
+    if tool is not None:
+        call = {"name": tool.function.name, "arguments": said.text}
+        message |= {
+            "content": None,
+            "tool_calls": [{"id": f"call_{digest}", "type": "function", "function": call}],
+        }
+        if said.whole and body.tool_choice == "required":
+            finish = "tool_calls"
+    answer = {
+        "id": f"chatcmpl-{digest}",
+        "object": "chat.completion",
+        "created": created,
+        "model": body.model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
+        "usage": {
+            "prompt_tokens": said.input_tokens,
+            "completion_tokens": said.output_tokens,
+            "total_tokens": said.input_tokens + said.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
+    return Reply(200, _encoder.encode(answer), said.input_tokens, said.output_tokens)

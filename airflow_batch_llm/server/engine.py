@@ -1,0 +1,259 @@
+"""The thread that moves batches: validating -> in_progress -> finalizing -> completed, and other ways out.
+
+A batch is worked on in pieces. Each piece appends its result lines to two part files and then commits
+progress and charges in one transaction. A server that was killed cuts the parts back to what was
+committed and goes on from there: a row is charged once a batch, and no line is lost or repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from airflow_batch_llm.server.batches import BatchStore, Progress, StoredBatch
+from airflow_batch_llm.server.charge_log import insert_charges
+from airflow_batch_llm.server.database import Database
+from airflow_batch_llm.server.faults import RowFaults, ScenarioStore
+from airflow_batch_llm.server.files import DEFAULT_LIFE, FileStore, insert_file
+from airflow_batch_llm.server.result_files import write_result_file
+from airflow_batch_llm.server.rows import Piece, RowRunner
+from airflow_batch_llm.server.scenario import Scenario
+from airflow_batch_llm.server.settings import ServerLimits
+from airflow_batch_llm.server.upstreams import UpstreamClosed, endpoint_of
+from airflow_batch_llm.server.validation import check_file
+from airflow_batch_llm.server.wire import Dialect, LineError, Upstream
+
+log = logging.getLogger(__name__)
+
+_PIECE_BYTES = 4_000_000
+#: Seconds before a batch that raised something unforeseen (a full disk) is tried again.
+_PAUSE = 5.0
+
+
+class Engine:
+    """Works on all unfinished batches, a piece of each in turn."""
+
+    def __init__(
+        self,
+        folder: Path,
+        database: Database,
+        files: FileStore,
+        scenarios: ScenarioStore,
+        batches: BatchStore,
+        *,
+        dialects: Mapping[str, Dialect],
+        upstream: Upstream,
+        limits: ServerLimits,
+    ) -> None:
+        self._parts = folder / "parts"
+        self._parts.mkdir(parents=True, exist_ok=True)
+        self._db = database
+        self._files = files
+        self._scenarios = scenarios
+        self._batches = batches
+        self._dialects = dialects
+        self._upstream = upstream
+        self._limits = limits
+        self._paused: dict[str, float] = {}
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="batch-engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Say that there may be something to do."""
+        self._woken.set()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Stop after the piece at hand. One that takes longer is given up; nothing of it is recorded."""
+        self._stopping = True
+        self.wake()
+        self._thread.join(timeout)
+        self._upstream.close()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._woken.clear()
+            now = time.time()
+            due = [(max(b.next_at, self._paused.get(b.id, 0.0)), b) for b in self._batches.unfinished()]
+            ready = [batch for at, batch in due if at <= now]
+            for batch in ready:
+                if self._stopping:
+                    return
+                self._work_safely(batch)
+            if not ready:
+                self._woken.wait(min((at for at, _ in due), default=now + 3600) - now)
+
+    def _work_safely(self, batch: StoredBatch) -> None:
+        try:
+            self._work(batch)
+        except UpstreamClosed:
+            return
+        except Exception as e:  # the thread must outlive a full disk; the batch is tried again
+            self._paused[batch.id] = time.time() + _PAUSE
+            log.error("batch %s: %s; tried again in %.0f s", batch.id, type(e).__name__, _PAUSE)
+        else:
+            self._paused.pop(batch.id, None)
+
+    def _work(self, batch: StoredBatch) -> None:
+        """Take one step with a batch."""
+        scenario = self._scenarios.get(batch.scenario)
+        if batch.status == "validating":
+            self._validate(batch, scenario)
+        elif batch.status == "finalizing" or (
+            batch.status == "cancelling" and batch.rows_done == batch.total
+        ):
+            self._finish(batch, scenario)
+        elif batch.status == "cancelling":
+            self._leave_out_piece(batch, "batch_cancelled", scenario)
+        else:
+            self._progress(batch, scenario)
+
+    # -- validating ----------------------------------------------------------------------------------
+    def _validate(self, batch: StoredBatch, scenario: Scenario) -> None:
+        rule = batch.rule
+        if rule is not None and rule.fault == "queue_full":
+            error = LineError("token_limit_exceeded", "Enqueued token limit reached.")
+        elif rule is not None and rule.fault == "fail_validation":
+            error = LineError(rule.code, "The scenario refuses this batch.", rule.param, rule.line)
+        else:
+            stored = self._files.get(batch.input_file_id)
+            if stored is not None and stored.purpose == "batch":
+                return self._check(batch, scenario)
+            error = LineError(
+                "invalid_request", "The input file does not exist or is not for batches.", "file_id"
+            )
+        self._batches.fail(batch, error)
+        self._files.sweep(batch.input_file_id)
+
+    def _check(self, batch: StoredBatch, scenario: Scenario) -> None:
+        checker = self._dialects[batch.dialect].checker(batch.endpoint, scenario.unknown_models)
+        total, error = check_file(self._files.path(batch.input_file_id), checker, self._limits)
+        if error is None:
+            self._batches.begin(batch, total=total, model=checker.model)
+        else:
+            self._batches.fail(batch, error)
+            self._files.sweep(batch.input_file_id)
+
+    # -- in progress ---------------------------------------------------------------------------------
+    def _progress(self, batch: StoredBatch, scenario: Scenario) -> None:
+        """Run rows up to the next point where something happens: a wait, the expiry, the end."""
+        rule, pace = batch.rule, scenario.pace
+        stops = [batch.total]
+        if not batch.held and pace.seconds:
+            stop = math.ceil(pace.hold_at * batch.total)
+            if batch.rows_done >= stop:
+                self._batches.hold(batch, (batch.in_progress_at or batch.created_at) + pace.seconds)
+                return
+            stops.append(stop)
+        if batch.ending is None and rule is not None and rule.fault == "expire":
+            stop = math.ceil(rule.after * batch.total)
+            if batch.rows_done >= stop:
+                self._batches.expire(batch)
+                return
+            stops.append(stop)
+        if batch.rows_done == batch.total:
+            self._batches.finalize(batch)
+        elif batch.ending == "expired":
+            self._leave_out_piece(batch, "batch_expired", scenario)
+        else:
+            self._execute_piece(batch, scenario, min(stops) - batch.rows_done)
+
+    def _execute_piece(self, batch: StoredBatch, scenario: Scenario, most: int) -> None:
+        lines, offset = self._read(batch, min(most, self._upstream.piece))
+        faults = RowFaults(self._db.connection(), batch.scenario, scenario)
+        piece = self._runner(batch, faults).execute(batch.rows_done + 1, lines)
+        self._commit(batch, piece, len(lines), offset, faults)
+
+    def _leave_out_piece(self, batch: StoredBatch, code: str, scenario: Scenario) -> None:
+        lines, offset = self._read(batch, 1_000)
+        faults = RowFaults(self._db.connection(), batch.scenario, scenario)
+        piece = self._runner(batch, faults).leave_out(batch.rows_done + 1, lines, code)
+        self._commit(batch, piece, len(lines), offset, faults)
+
+    def _runner(self, batch: StoredBatch, faults: RowFaults) -> RowRunner:
+        return RowRunner(
+            batch, self._dialects[batch.dialect], endpoint_of(batch.endpoint), self._upstream, faults
+        )
+
+    def _read(self, batch: StoredBatch, most: int) -> tuple[list[bytes], int]:
+        """Return the next lines without their ends, and the offset behind them."""
+        lines: list[bytes] = []
+        size = 0
+        with self._files.path(batch.input_file_id).open("rb") as file:
+            file.seek(batch.input_offset)
+            while len(lines) < most and size < _PIECE_BYTES and (line := file.readline()):
+                size += len(line)
+                lines.append(line.removesuffix(b"\n"))
+        return lines, batch.input_offset + size
+
+    def _commit(self, batch: StoredBatch, piece: Piece, rows: int, offset: int, faults: RowFaults) -> None:
+        """Append to the parts, then record it; a batch that was cancelled meanwhile records nothing."""
+        _append(self._part(batch, "output"), batch.output_bytes, piece.output)
+        _append(self._part(batch, "error"), batch.error_bytes, piece.errors)
+        progress = Progress(
+            rows,
+            offset,
+            len(piece.output),
+            len(piece.errors),
+            piece.completed,
+            piece.failed,
+            piece.input_tokens,
+            piece.output_tokens,
+        )
+        with self._db.write() as connection:
+            if self._batches.advance(connection, batch, progress):
+                insert_charges(connection, piece.charges, time.time())
+                faults.save(connection)
+
+    # -- the end -------------------------------------------------------------------------------------
+    def _finish(self, batch: StoredBatch, scenario: Scenario) -> None:
+        """Put the result files in place, then record files and end in one transaction."""
+        made: list[tuple[str, str]] = []
+        for kind, size in (("output", batch.output_bytes), ("error", batch.error_bytes)):
+            if not size and scenario.absent_file_id != "empty_file":
+                continue
+            file_id = "file-" + hashlib.blake2b(f"{batch.id}/{kind}".encode(), digest_size=12).hexdigest()
+            part = self._part(batch, kind)
+            _append(part, size, b"")
+            temporary = self._files.new_temporary()
+            write_result_file(part, temporary, scenario.results, self._dialects[batch.dialect])
+            os.replace(temporary, self._files.path(file_id))
+            made.append((kind, file_id))
+        ids = dict(made)
+        with self._db.write() as connection:
+            if not self._batches.finish(connection, batch, output=ids.get("output"), errors=ids.get("error")):
+                return
+            for kind, file_id in made:
+                insert_file(
+                    connection,
+                    file_id,
+                    filename=f"{batch.id}_{kind}.jsonl",
+                    purpose="batch_output",
+                    size=self._files.path(file_id).stat().st_size,
+                    lines=0,
+                    life=batch.output_seconds or DEFAULT_LIFE,
+                )
+        for kind in ("output", "error"):
+            self._part(batch, kind).unlink(missing_ok=True)
+        self._files.sweep(batch.input_file_id)
+
+    def _part(self, batch: StoredBatch, kind: str) -> Path:
+        return self._parts / f"{batch.id}.{kind}"
+
+
+def _append(path: Path, committed: int, data: bytes | bytearray) -> None:
+    """Append behind what was committed; what a killed process wrote behind that is cut off."""
+    with path.open("ab") as file:
+        if file.tell() != committed:
+            file.truncate(committed)
+        file.write(data)

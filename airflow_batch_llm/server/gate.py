@@ -1,0 +1,101 @@
+"""What every request passes: the key, a request id, the request log, and connections closed on purpose."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from typing import Any
+
+from anyio.to_thread import run_sync
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from airflow_batch_llm.server.chat import error_body
+from airflow_batch_llm.server.request_log import RequestLog
+
+HEALTH = "/health"
+_TRANSPORT = "batch_llm.transport"
+_NO_REPLY = "batch_llm.no_reply"
+
+
+class DroppableProtocol(HttpToolsProtocol):
+    """Hands the connection to the application, so that a scenario can close it without a reply."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {_TRANSPORT: {"transport": self.transport}}
+
+
+class NoReply(Response):
+    """In place of a response: the connection is closed, after the call was logged with status 0."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": _NO_REPLY})
+
+
+async def reset(send: Send) -> None:
+    """Close the connection in the middle of a response."""
+    await send({"type": _NO_REPLY})
+
+
+class Gate:
+    """ASGI middleware around everything.
+
+    Every path but the health check needs ``Authorization: Bearer <key>``. Calls of the API (``/v1``)
+    are logged before the reply leaves; administration is not.
+    """
+
+    def __init__(self, app: ASGIApp, *, key: str, log: RequestLog) -> None:
+        self._app = app
+        self._expected = b"Bearer " + key.encode("ascii")
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exit_ = _Exit(scope, receive, send, self._log)
+        app: ASGIApp = self._app if scope["path"] == HEALTH or self._knows(scope) else _refusal()
+        await app(scope, receive, exit_.send)
+
+    def _knows(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        return hmac.compare_digest(given, self._expected)
+
+
+class _Exit:
+    """The way out of one request."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, log: RequestLog) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._log = log
+        self._request_id = "req_" + secrets.token_hex(16)
+        self._logged = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == _NO_REPLY:
+            await self._record(0)
+            self._scope["extensions"][_TRANSPORT]["transport"].abort()
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            return
+        if message["type"] == "http.response.start":
+            await self._record(message["status"])
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self._request_id.encode())]
+        await self._send(message)
+
+    async def _record(self, status: int) -> None:
+        path = self._scope["path"]
+        if not self._logged and path.startswith("/v1"):
+            self._logged = True
+            await run_sync(self._log.add, self._scope["method"], path, status, self._request_id)
+
+
+def _refusal() -> Response:
+    body: dict[str, Any] = error_body(
+        "The API key is missing or wrong.", kind="invalid_request_error", code="invalid_api_key"
+    )
+    return JSONResponse(body, status_code=401)

@@ -1,0 +1,175 @@
+"""OpenAI's objects: what a create call may say, and how files and batches are shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from airflow_batch_llm.server.batches import StoredBatch
+from airflow_batch_llm.server.files import StoredFile
+from airflow_batch_llm.server.scenario import Scenario
+from airflow_batch_llm.server.upstreams import ENDPOINTS
+
+_TIMES = (
+    "created_at",
+    "in_progress_at",
+    "expires_at",
+    "finalizing_at",
+    "completed_at",
+    "failed_at",
+    "expired_at",
+    "cancelling_at",
+    "cancelled_at",
+)
+_EXPIRY = (3_600, 2_592_000)
+
+MetaKey = Annotated[str, StringConstraints(max_length=64)]
+MetaValue = Annotated[str, StringConstraints(max_length=512, strict=True)]
+
+
+class BadCall(Exception):
+    """A call with 400 (or another 4xx) and OpenAI's error envelope."""
+
+    def __init__(
+        self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+
+
+class _OutputExpiry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=_EXPIRY[0], le=_EXPIRY[1])]
+
+
+class CreateBatch(BaseModel):
+    """The body of ``POST /v1/batches``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input_file_id: Annotated[str, StringConstraints(strict=True)]
+    endpoint: str
+    completion_window: Literal["24h"]
+    metadata: Annotated[dict[MetaKey, MetaValue], Field(max_length=16)] | None = None
+    output_expires_after: _OutputExpiry | None = None
+
+
+def parse_create(body: bytes) -> CreateBatch:
+    """:raises BadCall: not JSON, or a field is missing, unknown or wrong."""
+    try:
+        order = CreateBatch.model_validate_json(body)
+    except ValidationError as e:
+        error = e.errors(include_url=False, include_input=False, include_context=False)[0]
+        param = ".".join(map(str, error["loc"])) or None
+        code = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_parameter"}.get(
+            error["type"]
+        )
+        raise BadCall(f"{param or 'body'}: {error['msg']}.", code=code or "invalid_value", param=param) from e
+    if order.endpoint not in ENDPOINTS:
+        raise BadCall("This endpoint cannot be used in a batch here.", code="invalid_value", param="endpoint")
+    return order
+
+
+def parse_life(fields: dict[str, str], default: int) -> int:
+    """Return the seconds that an upload is kept. :raises BadCall: ``expires_after`` is wrong."""
+    anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if anchor is None and seconds is None:
+        return default
+    if anchor != "created_at":
+        raise BadCall("anchor must be created_at.", code="invalid_value", param="expires_after[anchor]")
+    if seconds is None or not seconds.isascii() or not seconds.isdigit() or not _within(int(seconds)):
+        raise BadCall(
+            f"seconds must be from {_EXPIRY[0]} to {_EXPIRY[1]}.",
+            code="invalid_value",
+            param="expires_after[seconds]",
+        )
+    return int(seconds)
+
+
+def _within(seconds: int) -> bool:
+    return _EXPIRY[0] <= seconds <= _EXPIRY[1]
+
+
+def file_object(stored: StoredFile) -> dict[str, Any]:
+    """Show a file."""
+    return {
+        "id": stored.id,
+        "object": "file",
+        "bytes": stored.bytes,
+        "created_at": stored.created_at,
+        "expires_at": stored.expires_at,
+        "filename": stored.filename,
+        "purpose": stored.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+def batch_object(batch: StoredBatch, scenario: Scenario) -> dict[str, Any]:
+    """Show a batch, or what the scenario wants it to look like."""
+    shown: dict[str, Any] = {
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "model": batch.model,
+        "errors": json.loads(batch.errors) if batch.errors else None,
+        "input_file_id": batch.input_file_id,
+        "completion_window": batch.completion_window,
+        "status": batch.status,
+        "output_file_id": batch.output_file_id,
+        "error_file_id": batch.error_file_id,
+        **{name: getattr(batch, name) for name in _TIMES},
+        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "usage": {
+            "input_tokens": batch.input_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": batch.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": batch.input_tokens + batch.output_tokens,
+        },
+        "metadata": json.loads(batch.metadata) if batch.metadata else None,
+    }
+    statuses = scenario.pace.statuses
+    hidden = batch.end_polls < scenario.results.late
+    if batch.polls < len(statuses):
+        shown["status"] = statuses[batch.polls]
+        shown |= dict.fromkeys(("finalizing_at", "completed_at", "failed_at", "expired_at", "cancelled_at"))
+        shown["errors"], hidden = None, True
+    if hidden:
+        shown["output_file_id"] = shown["error_file_id"] = None
+    _show_absent_files(shown, scenario.absent_file_id)
+    return shown
+
+
+def wants_looks_counted(scenario: Scenario) -> bool:
+    """Say whether the scenario shows a batch differently from look to look."""
+    return bool(scenario.pace.statuses or scenario.results.late)
+
+
+def _show_absent_files(shown: dict[str, Any], style: str) -> None:
+    for name in ("output_file_id", "error_file_id"):
+        if shown[name] is not None:
+            continue
+        if style == "absent":
+            del shown[name]
+        elif style == "empty":
+            shown[name] = ""
+        elif style == "object":
+            shown[name] = {}
+
+
+def list_object(data: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
+    """Show one page."""
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": more,
+    }
