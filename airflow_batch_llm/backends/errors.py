@@ -34,12 +34,14 @@ def token(value: Any) -> str:
 def read_error(value: Any) -> ErrorFacts:
     """Read an error in any of its forms; what cannot be read gives empty facts.
 
-    Forms: ``{"error": {…}}``, the inner object itself, ``{"error": "text"}``, ``{"detail": …}`` (FastAPI),
-    a list of one (Google), a bare text.
+    Forms: ``{"error": {…}}``, the inner object itself, ``{"error": "text"}`` with or without a ``code``
+    beside it, ``{"detail": …}`` (FastAPI), a list of one (Google), a bare text.
     """
     for _ in range(4):  # envelopes nest at most a few deep
         if isinstance(value, list):
             value = value[0] if value else None
+        elif isinstance(value, dict) and isinstance(value.get("error"), str) and value.get("code"):
+            value = {"code": value["code"], "message": value["error"]}
         elif isinstance(value, dict) and value.get("error"):
             value = value["error"]
         elif isinstance(value, dict) and "detail" in value and not value.get("message"):

@@ -67,7 +67,7 @@ class SafeRetry:
             raise e.error from e.__cause__
 
     def _enough(self, state: RetryCallState) -> bool:
-        waited: float = state.idle_for + state.upcoming_sleep
+        waited = state.idle_for + state.upcoming_sleep
         return state.attempt_number > self._retries or waited > self._budget
 
 
@@ -99,7 +99,7 @@ def retry_after(headers: httpx.Headers) -> float | None:
 
 def should_retry(status: int, headers: httpx.Headers) -> bool:
     """Say whether a reply invites another try of a safe call."""
-    said = headers.get("x-should-retry", "").strip().lower()
+    said = str(headers.get("x-should-retry", "")).strip().lower()
     if said in ("true", "false"):
         return said == "true"
     return status in (408, 409, 429) or status >= 500
