@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, cast
 
 from airflow_batch_llm import __version__
@@ -16,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("airflow_batch_llm.cli.serve", "run the local batch server"),
     "db": ("airflow_batch_llm.cli.db", "create, migrate and check the ledger's tables"),
 }
+
+_PROCESS_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
 
 class _Subparsers(Protocol):
@@ -36,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser, commands = build_parser(name)
     args = parser.parse_args(arguments)
     try:
-        return commands[args.command].run(args) or 0
+        with _as_airflow_command():
+            return commands[args.command].run(args) or 0
     except BatchLLMError as error:
         print(f"batch-llm: {error}", file=sys.stderr)
         return 2
@@ -61,6 +66,22 @@ def build_parser(only: str | None = None) -> tuple[argparse.ArgumentParser, dict
         else:
             subparsers.add_parser(name, help=summary)
     return parser, loaded
+
+
+@contextmanager
+def _as_airflow_command() -> Iterator[None]:
+    """Let connections be looked up as ``airflow connections`` does, Airflow's own database included.
+
+    Without it Airflow takes an unknown process for a worker's supervisor and knows only connections from
+    the environment and from secrets backends.
+    """
+    before = os.environ.get(_PROCESS_CONTEXT)
+    os.environ[_PROCESS_CONTEXT] = before or "server"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PROCESS_CONTEXT]
 
 
 if __name__ == "__main__":

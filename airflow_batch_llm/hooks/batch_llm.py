@@ -77,7 +77,8 @@ class BatchLLMHook(BaseHook):
             return False, str(error)
 
     async def _probe(self) -> str:
-        backend = await self.amake_backend()
+        # One try: the person who asked is waiting, and no answer is an answer too.
+        backend = backend_of(await self.aaccount(), max_retries=0)
         try:
             return await backend.probe()
         finally:
@@ -92,11 +93,14 @@ def connection_defaults(connection: Connection) -> Account:
     return read_account(connection, connection.extra_dejson)
 
 
-def backend_of(account: Account) -> Backend:
-    """Return a backend that speaks for the account, with the time-outs of ``[batch_llm]``."""
+def backend_of(account: Account, **options: Any) -> Backend:
+    """Return a backend that speaks for the account, with the time-outs of ``[batch_llm]``.
+
+    :param options: fields of ``BackendOptions`` that go before the connection's.
+    """
     return make_backend(
         account.provider,
         base_url=account.base_url,
         api_key=account.api_key,
-        options={"create_timeout_seconds": read_settings().create_timeout, **account.options},
+        options={"create_timeout_seconds": read_settings().create_timeout, **account.options, **options},
     )

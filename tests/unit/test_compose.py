@@ -18,6 +18,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from airflow_batch_llm.server.gate import HEALTH
+
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yaml"
 IMAGE = "airflow-batch-llm:local"
@@ -254,10 +256,13 @@ def test_addresses_inside_name_a_service_and_its_port(services: dict[str, dict[s
     api_command = next(_commands(services["airflow-api-server"]))
     provider = urlsplit(json.loads(environment["AIRFLOW_CONN_LLM_BATCH"])["host"])
     serve_command = next(_commands(services["batch-server"]))
+    health = urlsplit(services["batch-server"]["healthcheck"]["test"][-1])
 
     assert execution_api.hostname == "airflow-api-server"
     assert str(execution_api.port) == api_command[api_command.index("--port") + 1]
     assert execution_api.path == "/execution/"
+    assert health.path == HEALTH
+    assert health.port == provider.port
     assert provider.hostname == "batch-server"
     assert str(provider.port) == serve_command[serve_command.index("--port") + 1]
     for key in (
