@@ -2,4 +2,62 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from airflow_batch_llm.core.policy import RowRetry
+    from airflow_batch_llm.operators.dead_letter import BatchLLMDeadLetterOperator
+    from airflow_batch_llm.operators.reconcile import BatchLLMReconcileOperator
+    from airflow_batch_llm.operators.redrive import BatchLLMRedriveOperator
+    from airflow_batch_llm.operators.retry import BatchLLMRetryOperator
+    from airflow_batch_llm.operators.submit import BatchLLMSubmitOperator
+    from airflow_batch_llm.prompts import RowPrompt
+    from airflow_batch_llm.sinks.sql import SqlSink
+    from airflow_batch_llm.sources.files import FileSource
+    from airflow_batch_llm.sources.openai_file import OpenAIBatchFile
+    from airflow_batch_llm.sources.rows import RowsSource
+    from airflow_batch_llm.sources.sql import SqlSource
+    from airflow_batch_llm.task_groups.batch_llm import batch_llm_group
+
+#: Where each public name lives; loaded on first use, so that importing the package costs nothing.
+_HOMES = {
+    "BatchLLMDeadLetterOperator": "operators.dead_letter",
+    "BatchLLMReconcileOperator": "operators.reconcile",
+    "BatchLLMRedriveOperator": "operators.redrive",
+    "BatchLLMRetryOperator": "operators.retry",
+    "BatchLLMSubmitOperator": "operators.submit",
+    "FileSource": "sources.files",
+    "OpenAIBatchFile": "sources.openai_file",
+    "RowPrompt": "prompts",
+    "RowRetry": "core.policy",
+    "RowsSource": "sources.rows",
+    "SqlSink": "sinks.sql",
+    "SqlSource": "sources.sql",
+    "batch_llm_group": "task_groups.batch_llm",
+}
+
+__all__ = [
+    "BatchLLMDeadLetterOperator",
+    "BatchLLMReconcileOperator",
+    "BatchLLMRedriveOperator",
+    "BatchLLMRetryOperator",
+    "BatchLLMSubmitOperator",
+    "FileSource",
+    "OpenAIBatchFile",
+    "RowPrompt",
+    "RowRetry",
+    "RowsSource",
+    "SqlSink",
+    "SqlSource",
+    "__version__",
+    "batch_llm_group",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -57,7 +57,10 @@ class Workspace(Protocol):
         ...
 
     def open_checked(self, path: str, size: int, sha256: str) -> AbstractContextManager[BinaryIO]:
-        """Open for reading; :raises WorkspaceError: size or digest differ (on reaching the end or on close)."""
+        """Open for reading.
+
+        :raises WorkspaceError: size or digest differ (told when the end is reached).
+        """
         ...
 
     def exists(self, path: str) -> bool:
@@ -245,7 +248,7 @@ class Ledger(Protocol):
         ...
 
     def record_duplicate(self, batch: Batch, remote: RemoteBatch, attempt: int) -> Batch:
-        """Insert a ``duplicate`` in state ``submitted`` beside ``batch`` (same requests), once per provider id.
+        """Insert a ``duplicate`` in state ``submitted`` beside ``batch``, once per provider id.
 
         Its batch_id is ``<batch_id>-d<attempt>``; ``cancel_asked_by`` is set to ``machine``.
         """

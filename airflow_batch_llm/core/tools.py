@@ -57,9 +57,14 @@ class Tools:
         """Read what was asked, as pinned with the job's plan."""
         if job.plan_id is None:
             raise LookupError(f"job {job.job_id} has no pinned plan")
-        with self.workspace.open(plan_job_path(self.root, job.plan_id)) as file:
-            described: dict[str, Any] = msgspec.json.decode(file.read())
-        return RequestTemplate(**described["template"])
+        return read_template(self.workspace, self.root, job.plan_id)
+
+
+def read_template(workspace: Workspace, root: str, plan_id: str) -> RequestTemplate:
+    """Read what a plan asks, from its ``job.json``."""
+    with workspace.open(plan_job_path(root, plan_id)) as file:
+        described: dict[str, Any] = msgspec.json.decode(file.read())
+    return RequestTemplate(**described["template"])
 
 
 def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:

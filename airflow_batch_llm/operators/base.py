@@ -1,0 +1,270 @@
+"""What the tasks of a job share: the job's key, the tools, waiting, errors, XCom."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.exceptions import AirflowException
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout
+
+from airflow_batch_llm.core.engine import Engine
+from airflow_batch_llm.core.judge import Judge
+from airflow_batch_llm.core.model import Job, JobKey
+from airflow_batch_llm.core.policy import RowRetry
+from airflow_batch_llm.core.spec import JobSpec, Progress, Settings
+from airflow_batch_llm.core.tools import Tools, read_template
+from airflow_batch_llm.exceptions import BatchLLMError
+from airflow_batch_llm.schemas import answer_schema
+from airflow_batch_llm.triggers.waiting import WaitOrder, wait
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_batch_llm.core.drafts import AnswerSchema
+    from airflow_batch_llm.core.ports import Backend, Ledger, Workspace
+    from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
+    from airflow_batch_llm.sinks.sql import SqlSink
+
+#: Airflow's own time-out of a defer lies this far behind the job's, seconds.
+_DEFER_MARGIN = 3600.0
+
+
+@dataclass(frozen=True)
+class JobSession:
+    """One task process's view of a job, open for as long as the task runs."""
+
+    engine: Engine
+    ledger: Ledger
+    hook: BatchLLMHook
+    backend: Backend
+
+    @property
+    def tools(self) -> Tools:
+        """The engine's tools."""
+        return self.engine.tools
+
+
+class BatchLLMJobOperator(BaseOperator):
+    """Base of the tasks of one job. Each of them can defer and derives the job's key by itself.
+
+    :param submit_task_id: task id of the submitting task (with its group's prefix).
+    :param llm_conn_id: connection of type ``batch_llm`` or ``openai``.
+    :param job_key: names the job in place of ``submit_task_id`` and map index, where those may change.
+    :param row_retry: which rows are sent again.
+    :param output_schema: pydantic class, ``"module:Class"`` or JSON schema that answers must fit. None:
+        as it was when the job was submitted.
+    :param sink: where answers are landed.
+    :param deferrable: wait in the triggerer (default); False waits in the worker, with the same verdicts.
+    :param cancel_on_kill: cancel the batches when a person ends the waiting task by hand.
+    :param poll_interval: first pause between two looks, seconds; None for ``[batch_llm] poll_interval_min``.
+    :raises AirflowFailException: what cannot get better by trying again (see ``exceptions.py``).
+    """
+
+    template_fields: Sequence[str] = ("llm_conn_id", "job_key")
+    ui_color = "#e8f0fb"
+
+    def __init__(
+        self,
+        *,
+        submit_task_id: str,
+        llm_conn_id: str | None = "batch_llm_default",
+        job_key: str | None = None,
+        row_retry: RowRetry | None = None,
+        output_schema: Any = None,
+        sink: SqlSink | None = None,
+        deferrable: bool = True,
+        cancel_on_kill: bool = False,
+        poll_interval: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("retries", 3)
+        super().__init__(**kwargs)
+        self.submit_task_id = submit_task_id
+        self.llm_conn_id = llm_conn_id
+        self.job_key = job_key
+        self.row_retry = row_retry or RowRetry()
+        self.output_schema = output_schema
+        self.sink = sink
+        self.deferrable = deferrable
+        self.cancel_on_kill = cancel_on_kill
+        self.poll_interval = poll_interval
+
+    # -- what Airflow calls ------------------------------------------------------------------------
+    def execute(self, context: Context) -> Any:
+        """Do what can be done now; defer or wait for the rest."""
+        return self._run(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
+        """Go on after the trigger fired. The event is a hint: the engine looks for itself."""
+        if event:
+            self.log.info("woken: %s, %s batches ended", event.get("status"), event.get("ended"))
+        return self._run(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on after Airflow's own time-out of the defer, too: the engine knows the job's deadline."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout:
+            self.log.warning("the defer timed out in Airflow; looking at the job itself")
+            return self._run(context)
+
+    # -- what a task of its own kind does ------------------------------------------------------------
+    async def work(self, session: JobSession, context: Context) -> Progress:
+        """Do what can be done now."""
+        raise NotImplementedError
+
+    def finish(self, session: JobSession, job: Job, context: Context) -> Any:
+        """Return the task's XCom (under 4 KB) when its part of the job is done."""
+        return summary(job)
+
+    # -- shared --------------------------------------------------------------------------------------
+    def job_of(self, context: Context, namespace: str) -> JobKey:
+        """Return the key of the job this task works on."""
+        ti = context["ti"]
+        if self.job_key:
+            return JobKey(namespace, ti.dag_id, ti.run_id, self.job_key, -1)
+        map_index = ti.map_index if ti.map_index is not None else -1
+        return JobKey(namespace, ti.dag_id, ti.run_id, self.submit_task_id, map_index)
+
+    def _run(self, context: Context) -> Any:
+        try:
+            session = self.open_session(context)
+            progress = asyncio.run(self._work_until_wait(session, context))
+            if progress.done:
+                return self.finish(session, progress.job, context)
+        except BatchLLMError as error:
+            raise_for_airflow(error)
+        self._defer(session, progress)
+
+    async def _work_until_wait(self, session: JobSession, context: Context) -> Progress:
+        try:
+            while True:
+                progress = await self.work(session, context)
+                if progress.done or self.deferrable:
+                    return progress
+                event = await wait(self._wait_order(session, progress), session.hook.amake_backend)
+                self.log.info("looked: %s, %s batches ended", event["status"], event["ended"])
+        finally:
+            await session.backend.aclose()
+
+    def open_session(self, context: Context) -> JobSession:
+        """Open ledger, workspace and backend for the job."""
+        from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
+        from airflow_batch_llm.hooks.settings import read_settings
+        from airflow_batch_llm.hooks.state import open_ledger, open_workspace
+        from airflow_batch_llm.storage.row_index import DiskRowIndex
+
+        settings = read_settings()
+        ledger = open_ledger()
+        workspace = open_workspace()
+        key = self.job_of(context, ledger.namespace())
+        conn_id = self.llm_conn_id or self._conn_of_job(ledger, key)
+        hook = BatchLLMHook(conn_id)
+        backend = hook.make_backend()
+        schema = self.answer_schema(ledger, workspace, key)
+        spec = JobSpec(
+            key=key,
+            conn_id=conn_id,
+            policy=self.row_retry,
+            judge=Judge(schema),
+            sink=self.sink.resolve(context, schema) if self.sink is not None else None,
+        )
+        tools = Tools(
+            ledger=ledger,
+            workspace=workspace,
+            backend=backend,
+            spec=spec,
+            new_index=DiskRowIndex,
+            settings=Settings(create_timeout=settings.create_timeout, look_apart=settings.find_interval),
+        )
+        return JobSession(Engine(tools), ledger, hook, backend)
+
+    def answer_schema(self, ledger: Ledger, workspace: Workspace, key: JobKey) -> AnswerSchema | None:
+        """Return the schema given, or else the one that was submitted."""
+        job = ledger.get_job(key.job_id) if self.output_schema is None else None
+        if job is None or job.plan_id is None:
+            return answer_schema(self.output_schema)
+        template = read_template(workspace, workspace.job_root(key), job.plan_id)
+        return answer_schema(template.output_schema)
+
+    def _conn_of_job(self, ledger: Ledger, key: JobKey) -> str:
+        job = ledger.get_job(key.job_id)
+        if job is None:
+            raise BatchLLMError(
+                f"job {key.job_id} ({'/'.join(map(str, key.parts[1:]))}) is not in the ledger"
+            )
+        return job.conn_id
+
+    def _wait_order(self, session: JobSession, progress: Progress) -> WaitOrder:
+        from airflow_batch_llm.hooks.settings import read_settings
+
+        settings = read_settings()
+        now = time.time()
+        # The engine's times are by the ledger's clock; waiting goes by this machine's.
+        shift = now - session.ledger.now()
+        deadline = progress.job.deadline_at
+        interval_min = self.poll_interval if self.poll_interval is not None else settings.poll_interval_min
+        return WaitOrder(
+            batches=progress.provider_batches,
+            more_planned=progress.more_planned,
+            not_before=progress.not_before + shift if progress.not_before is not None else None,
+            deadline=deadline + shift if deadline is not None and deadline + shift > now else None,
+            first_look_at=now + settings.first_poll_delay if self.deferrable else 0.0,
+            interval_min=interval_min,
+            interval_max=max(settings.poll_interval_max, interval_min),
+        )
+
+    def _defer(self, session: JobSession, progress: Progress) -> NoReturn:
+        from airflow_batch_llm.triggers.batches import BatchLLMTrigger
+
+        order = self._wait_order(session, progress)
+        timeout = None
+        if order.deadline is not None:
+            timeout = timedelta(seconds=max(order.deadline - time.time(), 0.0) + _DEFER_MARGIN)
+        self.log.info(
+            "job %s: waiting for %d batches (%s)",
+            progress.job.job_id,
+            len(order.batches),
+            progress.reason or "running",
+        )
+        self.defer(
+            trigger=BatchLLMTrigger(
+                conn_id=session.hook.llm_conn_id,
+                batches=list(order.batches),
+                more_planned=order.more_planned,
+                not_before=order.not_before,
+                deadline=order.deadline,
+                first_look_at=order.first_look_at,
+                interval_min=order.interval_min,
+                interval_max=order.interval_max,
+                cancel_on_kill=self.cancel_on_kill,
+            ),
+            method_name="execute_complete",
+            timeout=timeout,
+        )
+        raise AssertionError("defer raises")
+
+
+def raise_for_airflow(error: BatchLLMError) -> NoReturn:
+    """Raise as Airflow's own: what cannot get better fails at once, the rest follows ``retries``."""
+    if error.deterministic:
+        raise AirflowFailException(str(error)) from error
+    raise AirflowException(str(error)) from error
+
+
+def summary(job: Job) -> dict[str, Any]:
+    """Describe a job in ids and counts, for XCom."""
+    return {
+        "job_id": job.job_id,
+        "revision": job.revision,
+        "round": job.round,
+        "state": str(job.state),
+        "halt_code": job.halt_code,
+        "counts": dict(job.counts),
+    }

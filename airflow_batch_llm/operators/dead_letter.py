@@ -1,0 +1,81 @@
+"""The leaf of a job: writes what failed for good, publishes what is answered, decides the run's state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_batch_llm.core.model import Job, LetterState
+from airflow_batch_llm.core.settle import tally
+from airflow_batch_llm.core.spec import Progress, Until
+from airflow_batch_llm.exceptions import AllRowsFailed, ConfigurationError, DeadLetterLimit, JobHalted
+from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, summary
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_SHOWN_CODES = 5
+_SHOWN_MESSAGE = 200
+_COUNTED_MESSAGES = 1000
+
+
+class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
+    """Settle the job: results and dead letters first, then the verdict on the run.
+
+    :param max_dead_letter_ratio: share of open dead letters (of all rows) above which the task fails.
+        The default 0 makes any dead row red, after everything else has been published.
+    :raises AirflowFailException: too many dead letters, no row answered at all, or the job is halted.
+    """
+
+    def __init__(self, *, max_dead_letter_ratio: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= max_dead_letter_ratio <= 1:
+            raise ConfigurationError(
+                f"max_dead_letter_ratio is {max_dead_letter_ratio}; it is a share from 0 to 1"
+            )
+        self.max_dead_letter_ratio = max_dead_letter_ratio
+
+    async def work(self, session: JobSession, context: Context) -> Progress:
+        """Finish whatever is left to do and settle."""
+        return await session.engine.advance(Until.SETTLED)
+
+    def finish(self, session: JobSession, job: Job, context: Context) -> Any:
+        """Return the counts, or fail with the commonest codes."""
+        codes = tally(session.tools, job)
+        if job.halt_code:
+            raise JobHalted(
+                f"job {job.job_id} is halted ({job.halt_code}). What was paid is published, the rest is "
+                "pending: mend the cause, then clear the tasks of the job"
+            )
+        rows, answered, dead = job.counts.get("rows", 0), job.counts.get("answered", 0), sum(codes.values())
+        told = describe_codes(codes) + _shared_message(session, job)
+        if rows and not answered:
+            raise AllRowsFailed(f"job {job.job_id}: none of {rows} rows was answered; {told}")
+        if rows and dead / rows > self.max_dead_letter_ratio:
+            raise DeadLetterLimit(
+                f"job {job.job_id}: {dead} of {rows} rows are dead letters "
+                f"(allowed: {self.max_dead_letter_ratio:.2%}); {told}"
+            )
+        return {**summary(job), "dead_letters": dict(codes.most_common(_SHOWN_CODES))}
+
+
+def describe_codes(codes: Mapping[str, int]) -> str:
+    """Say which codes are the commonest."""
+    common = Counter(codes).most_common(_SHOWN_CODES)
+    return "commonest codes: " + (", ".join(f"{code} ({number})" for code, number in common) or "none")
+
+
+def _shared_message(session: JobSession, job: Job) -> str:
+    """Quote the provider's commonest message, if several rows share it to the letter.
+
+    A message that quotes a row's own text differs from row to row and is never shown.
+    """
+    seen: Counter[str] = Counter()
+    for letter in session.ledger.dead_letters(job.job_id, states=[LetterState.OPEN]):
+        if letter.message and (letter.message in seen or len(seen) < _COUNTED_MESSAGES):
+            seen[letter.message] += 1
+    common = seen.most_common(1)
+    if not common or common[0][1] < 2:
+        return ""
+    return f"; {common[0][1]} rows say: {common[0][0][:_SHOWN_MESSAGE]}"

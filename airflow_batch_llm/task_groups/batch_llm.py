@@ -1,0 +1,86 @@
+"""``batch_llm_group``: submit -> reconcile -> retry -> dead_letter in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TaskGroup
+
+from airflow_batch_llm.core.spec import OnEmpty, Rerun
+from airflow_batch_llm.operators.dead_letter import BatchLLMDeadLetterOperator
+from airflow_batch_llm.operators.reconcile import BatchLLMReconcileOperator
+from airflow_batch_llm.operators.retry import BatchLLMRetryOperator
+from airflow_batch_llm.operators.submit import BatchLLMSubmitOperator
+
+if TYPE_CHECKING:
+    from airflow_batch_llm.core.policy import RowRetry
+    from airflow_batch_llm.prompts import RowPrompt
+    from airflow_batch_llm.sinks.sql import SqlSink
+
+
+def batch_llm_group(
+    *,
+    group_id: str,
+    source: Any,
+    prompt: RowPrompt | None = None,
+    llm_conn_id: str = "batch_llm_default",
+    model: str | None = None,
+    output_schema: Any = None,
+    max_tokens: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    key: str | Sequence[str] | None = None,
+    row_retry: RowRetry | None = None,
+    sink: SqlSink | None = None,
+    max_dead_letter_ratio: float = 0.0,
+    on_empty: str = OnEmpty.SKIP,
+    rerun: str = Rerun.MISSING,
+    job_timeout: timedelta = timedelta(days=7),
+    job_key: str | None = None,
+    deferrable: bool = True,
+    cancel_on_kill: bool = False,
+    poll_interval: float | None = None,
+    task_args: Mapping[str, Any] | None = None,
+) -> TaskGroup:
+    """Return a task group that sends rows in batches and accounts for every one of them.
+
+    The group always has the same four tasks, whatever its arguments; the last one decides the state of
+    the run. Parameters are those of :class:`BatchLLMSubmitOperator`,
+    :class:`BatchLLMDeadLetterOperator` and their base.
+
+    :param task_args: further arguments of all four tasks (``retries``, ``pool``, ``queue`` …).
+    """
+    shared: dict[str, Any] = {
+        "llm_conn_id": llm_conn_id,
+        "output_schema": output_schema,
+        "row_retry": row_retry,
+        "sink": sink,
+        "job_key": job_key,
+        "deferrable": deferrable,
+        "cancel_on_kill": cancel_on_kill,
+        "poll_interval": poll_interval,
+        **(task_args or {}),
+    }
+    with TaskGroup(group_id=group_id) as group:
+        submit = BatchLLMSubmitOperator(
+            task_id="submit",
+            source=source,
+            prompt=prompt,
+            model=model,
+            max_tokens=max_tokens,
+            params=params,
+            key=key,
+            rerun=rerun,
+            on_empty=on_empty,
+            job_timeout=job_timeout,
+            **shared,
+        )
+        shared["submit_task_id"] = submit.task_id
+        reconcile = BatchLLMReconcileOperator(task_id="reconcile", **shared)
+        retry = BatchLLMRetryOperator(task_id="retry", **shared)
+        dead_letter = BatchLLMDeadLetterOperator(
+            task_id="dead_letter", max_dead_letter_ratio=max_dead_letter_ratio, **shared
+        )
+        submit >> reconcile >> retry >> dead_letter
+    return group
