@@ -1,0 +1,102 @@
+"""The local batch server as a process of its own, and its admin calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from example_dags.demo.processes import Component, stop_all
+from example_dags.demo.stack import free_port
+
+
+class BatchServer:
+    """Start, steer and end a local batch server.
+
+    :param folder: where it keeps its state; a restart in the same folder goes on where it was.
+    :param scenario: file that says how it misbehaves, None for not at all.
+    :param arguments: more arguments of the command.
+    """
+
+    def __init__(
+        self, folder: Path, *, scenario: Path | None = None, arguments: tuple[str, ...] = ()
+    ) -> None:
+        self.folder = folder.resolve()
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.key = f"demo-{secrets.token_hex(8)}"
+        self._arguments = [*arguments, *(["--scenario", str(scenario.resolve())] if scenario else [])]
+        self._http = httpx.Client(
+            base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, timeout=30.0
+        )
+        self.process: Component | None = None
+
+    @property
+    def database(self) -> Path:
+        """Its SQLite file: batches, charge log."""
+        return self.folder / "server.db"
+
+    def connection(self, **extra: Any) -> str:
+        """Return an Airflow connection to it, as ``AIRFLOW_CONN_…`` takes it."""
+        return json.dumps(
+            {
+                "conn_type": "batch_llm",
+                "host": f"{self.url}/v1",
+                "password": self.key,
+                "extra": {"dialect": "generic", **extra},
+            }
+        )
+
+    def __enter__(self) -> BatchServer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, timeout: float = 30.0) -> BatchServer:
+        """Start it and wait until it answers.
+
+        :param timeout: seconds.
+        :raises RuntimeError: it ended or did not answer in time; the message holds the end of its log.
+        """
+        argv = [sys.executable, "-m", "airflow_batch_llm.server", "--port", str(self.port)]
+        argv += ["--dir", str(self.folder), "--api-key", self.key, *self._arguments]
+        self.process = Component("batch-server", argv, os.environ, self.folder / "server.log").start()
+        give_up = time.monotonic() + timeout
+        while not self._answers():
+            if not self.process.running or time.monotonic() > give_up:
+                tail = self.process.log_tail()
+                self.stop()
+                raise RuntimeError(f"the batch server did not start:\n{tail}")
+            time.sleep(0.1)
+        return self
+
+    def stop(self) -> None:
+        """End it. Safe to call twice."""
+        if self.process is not None:
+            stop_all([self.process], grace=3.0)
+
+    def put_scenario(self, scenario: Mapping[str, Any]) -> None:
+        """Put another scenario in force for batches created from now on; ``{}`` lifts all faults."""
+        self._http.put("/admin/scenario", json=scenario).raise_for_status()
+
+    def batches(self) -> list[dict[str, Any]]:
+        """Return its batches as OpenAI's list call shows them, newest first, 100 at most."""
+        answer = self._http.get("/v1/batches", params={"limit": 100}).raise_for_status()
+        return list(answer.json()["data"])
+
+    def _answers(self) -> bool:
+        try:
+            return self._http.get("/v1/batches", params={"limit": 1}).is_success
+        except httpx.TransportError:
+            return False
