@@ -6,7 +6,8 @@ Messages of the exceptions name the call, the status and the provider's error co
 from __future__ import annotations
 
 import asyncio
-import logging
+import functools
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
@@ -27,8 +28,6 @@ from airflow_batch_llm.exceptions import (
     Refused,
     Unreachable,
 )
-
-log = logging.getLogger(__name__)
 
 #: Some CDNs refuse calls without one (Together: 403).
 USER_AGENT = f"airflow-batch-llm/{__version__}"
@@ -78,7 +77,10 @@ class ApiClient:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._client = httpx.AsyncClient(
-                headers={"user-agent": USER_AGENT}, timeout=self._timeout, follow_redirects=False
+                headers={"user-agent": USER_AGENT},
+                timeout=self._timeout,
+                follow_redirects=False,
+                verify=_tls(),
             )
             self._loop = loop
         return self._client
@@ -147,6 +149,12 @@ class ApiClient:
     async def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         url = self.url(path)
         return await self.http().request(method, url, headers=self.headers_for(url), **arguments)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Load the certificates once a process: it takes longer than a call."""
+    return httpx.create_ssl_context()
 
 
 def raise_for(

@@ -84,8 +84,8 @@ def _counts(value: Any) -> dict[str, int]:
 def _error_list(value: Any) -> list[Any]:
     data = value.get("data") if isinstance(value, Mapping) and "data" in value else value
     if isinstance(data, Mapping):
-        return [data]
-    return [item for item in data if isinstance(item, Mapping)] if isinstance(data, list) else []
+        data = [data]
+    return [item for item in data if isinstance(item, Mapping) and item] if isinstance(data, list) else []
 
 
 Text = Annotated[str | None, BeforeValidator(_text)]
