@@ -134,9 +134,7 @@ class Engine:
                 if job.state is not JobState.RUNNING or batch.revision != job.revision:
                     continue
                 if job.deadline_at is not None and tools.ledger.now() > job.deadline_at:
-                    tools.ledger.halt_job(
-                        tools.reload(job), DEADLINE, "job_timeout passed with unsent batches"
-                    )
+                    tools.halt(job, DEADLINE, "job_timeout passed with unsent batches")
                     return soonest
             try:
                 later = await submit_batch(tools, job, batch, template)
@@ -144,9 +142,7 @@ class Engine:
                 if not self._anything_accepted(job):
                     raise
                 log.error("batch %s: %s", batch.batch_id, error.code)
-                tools.ledger.halt_job(
-                    tools.reload(job), error.code, f"batch {batch.batch_id} was not accepted"
-                )
+                tools.halt(job, error.code, f"batch {batch.batch_id} was not accepted")
                 return soonest
             if later is not None and (soonest is None or later.not_before < soonest.not_before):
                 soonest = later

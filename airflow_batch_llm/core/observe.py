@@ -16,9 +16,7 @@ async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
         remote = await tools.backend.retrieve(batch.provider_batch_id or "")
     except NotFound:
         tools.ledger.mark_lost(batch, "provider answers 404")
-        tools.ledger.halt_job(
-            tools.reload(job), "BLLM-031", f"batch {batch.batch_id} is unknown to the provider"
-        )
+        tools.halt(job, "BLLM-031", f"batch {batch.batch_id} is unknown to the provider")
         return None
     if remote.status.terminal:
         tools.fault("observe.before_ended")

@@ -72,7 +72,7 @@ class Workspace(Protocol):
         ...
 
     def delete_tree(self, path: str) -> None:
-        """Delete a folder and all below; nothing happens where there is none."""
+        """Delete a file, or a folder and all below; nothing happens where there is neither."""
         ...
 
 

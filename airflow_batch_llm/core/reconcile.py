@@ -73,8 +73,7 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     code = ending.halt or ("BLLM-021" if halts else None)
     if code is not None:
         # Before the batch counts as reconciled: a crash in between halts again, never goes on.
-        current = tools.reload(job)
-        tools.ledger.halt_job(current, code, f"batch {batch.batch_id}: {ending.code}")
+        tools.halt(job, code, f"batch {batch.batch_id}: {ending.code}")
     tools.fault("reconcile.before_reconciled")
     if tools.ledger.mark_reconciled(batch, result) is not None and batch.input_file_id:
         await tools.backend.delete_file(batch.input_file_id)

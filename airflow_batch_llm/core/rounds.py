@@ -197,7 +197,7 @@ def _pin(
         raise
     if not batches:
         return None
-    plan = Plan(plan_id, "", batches, {"sent": sum(b.requests for b in batches)})
+    plan = Plan(plan_id, "", batches)
     tools.fault("round.before_pin")
     pinned = tools.ledger.pin_round(job, plan, letters=letters, seen=seen, actor=actor, reason=reason)
     tools.fault("round.after_pin")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from airflow_batch_llm.core.files import plan_job_path
-from airflow_batch_llm.core.model import Batch, BatchKind, Job, RequestTemplate
+from airflow_batch_llm.core.model import Job, JobState, RequestTemplate
 from airflow_batch_llm.core.ports import Backend, Ledger, RowIndex, Workspace
 from airflow_batch_llm.core.spec import JobSpec, Settings
 
@@ -53,6 +53,12 @@ class Tools:
             raise LookupError(f"job {job.job_id} is gone from the ledger")
         return found
 
+    def halt(self, job: Job, code: str, reason: str) -> None:
+        """Stop the job for a person, whatever else changes the job at this moment."""
+        while (current := self.reload(job)).state in (JobState.STAGING, JobState.RUNNING):
+            if current.revision != job.revision or self.ledger.halt_job(current, code, reason) is not None:
+                return
+
     def template(self, job: Job) -> RequestTemplate:
         """Read what was asked, as pinned with the job's plan."""
         if job.plan_id is None:
@@ -72,8 +78,3 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
-
-
-def primary(batches: Iterable[Batch]) -> list[Batch]:
-    """Leave out duplicates."""
-    return [batch for batch in batches if batch.kind is BatchKind.PRIMARY]

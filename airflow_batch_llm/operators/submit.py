@@ -91,9 +91,9 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         order = self._order(session, context)
         self._refuse_when_cleared_alone(session, order.mark, context)
         job = session.ledger.get_job(session.tools.spec.key.job_id)
-        if job is None or job.seen.get("submit") != order.mark:
-            if session.tools.spec.sink is not None:
-                session.tools.spec.sink.check()
+        begins = job is None or job.seen.get("submit") != order.mark
+        if begins and session.tools.spec.sink is not None:
+            session.tools.spec.sink.check()
         return await session.engine.advance(Until.ENDED, order)
 
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -37,11 +37,7 @@ class ObjectWorkspace:
     """
 
     def __init__(self, base: Any) -> None:
-        self._store: _Store = (
-            _LocalStore(Path(base.path if hasattr(base, "path") else base))
-            if _is_local(base)
-            else _RemoteStore(base.fs, str(base.path))
-        )
+        self._store = _store_of(base)
         self._address = str(base).rstrip("/")
 
     def job_root(self, key: JobKey) -> str:
@@ -62,15 +58,14 @@ class ObjectWorkspace:
         with _as_workspace_error("written", path):
             temporary, raw = self._store.begin(path)
         try:
-            with raw:
-                file = WholeFileWriter(raw, path)
-                yield file
-                with _as_workspace_error("written", path):
-                    raw.flush()
-                    os.fsync(raw.fileno())
+            file = WholeFileWriter(raw, path)
+            yield file
             with _as_workspace_error("written", path):
+                raw.close()
                 self._store.publish(temporary, path)
         finally:
+            with suppress(OSError):  # a full disk makes closing fail, too; the first error is the one to tell
+                raw.close()
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
 
@@ -118,7 +113,7 @@ class ObjectWorkspace:
         return sorted(file for file in found if not file.rpartition("/")[2].startswith(_TEMPORARY))
 
     def delete_tree(self, path: str) -> None:
-        """Delete a folder and all below; nothing happens where there is none."""
+        """Delete a file, or a folder and all below; nothing happens where there is neither."""
         self._store.delete_tree(_checked(path))
 
     def _open(self, path: str) -> tuple[BinaryIO, int]:
@@ -198,8 +193,9 @@ class _LocalStore:
 
     def publish(self, temporary: str, path: str) -> None:
         target = self._root / path
+        _sync(Path(temporary))
         os.replace(temporary, target)
-        _sync_folder(target.parent)
+        _sync(target.parent)
 
     def open(self, path: str) -> BinaryIO:
         return open(self._root / path, "rb")
@@ -216,8 +212,12 @@ class _LocalStore:
         ]
 
     def delete_tree(self, path: str) -> None:
+        target = self._root / path
         with suppress(FileNotFoundError):
-            shutil.rmtree(self._root / path)
+            if target.is_dir():
+                shutil.rmtree(target)
+            else:
+                target.unlink()
 
 
 class _RemoteStore:
@@ -297,11 +297,12 @@ class _DigestCheck(io.RawIOBase):
         return len(data)
 
 
-def _is_local(base: Any) -> bool:
-    if isinstance(base, Path | str):
-        return True
-    protocol: str | Callable[..., Any] = base.protocol
-    return protocol in _LOCAL_PROTOCOLS
+def _store_of(base: Any) -> _Store:
+    if isinstance(base, str | Path):
+        return _LocalStore(Path(base))
+    if base.protocol in _LOCAL_PROTOCOLS:
+        return _LocalStore(Path(base.path))
+    return _RemoteStore(base.fs, str(base.path))
 
 
 def _checked(path: str) -> str:
@@ -326,11 +327,12 @@ def _make_folders(folder: Path) -> None:
         return
     _make_folders(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
+    _sync(folder.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(path: Path) -> None:
+    """Bring a file, or the entries of a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

@@ -1,0 +1,48 @@
+"""Benches on each kind of ledger, with a local server of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_batch_llm.storage.ledger import SqlLedger
+from airflow_batch_llm.storage.migrate import migrate, open_default_sqlite
+from tests.job_bench import Bench
+from tests.local_server import LocalServer
+from tests.postgres import postgres_server, postgres_url
+
+__all__ = ["postgres_server", "postgres_url"]
+
+
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LocalServer]:
+    with LocalServer(tmp_path / "server") as server:
+        yield server
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> SqlLedger:
+    return open_default_sqlite(tmp_path / "ledger.db")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> SqlLedger:
+    if request.param == "sqlite":
+        return open_default_sqlite(tmp_path / "ledger.db")
+    ledger = SqlLedger(request.getfixturevalue("postgres_url")())
+    migrate(ledger.engine)
+    return ledger
+
+
+@pytest.fixture
+def bench(server: LocalServer, ledger: SqlLedger, tmp_path: Path) -> Callable[..., Bench]:
+    def make(**values: Any) -> Bench:
+        values.setdefault("ledger", ledger)
+        return Bench(server=server, folder=tmp_path / "workspace", **values)
+
+    return make
