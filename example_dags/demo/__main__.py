@@ -69,10 +69,10 @@ def fresh_folder(folder: Path) -> Path:
     """
     folder = folder.resolve()
     if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARKER).exists():
-            # The folder may hold nothing but what importing Airflow makes of AIRFLOW_HOME inside it.
-            if {path.name for path in folder.iterdir()} != {"airflow"}:
-                raise SystemExit(f"{folder} holds files that are not the demo's; choose another --dir")
+        # Importing Airflow makes AIRFLOW_HOME, which may lie inside.
+        only_airflow_home = {path.name for path in folder.iterdir()} == {"airflow"}
+        if not (folder / MARKER).exists() and not only_airflow_home:
+            raise SystemExit(f"{folder} holds files that are not the demo's; choose another --dir")
         for record in folder.glob("*/sessions.json"):
             end_recorded_sessions(record)
         shutil.rmtree(folder)

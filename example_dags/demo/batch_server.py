@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from example_dags.demo.processes import Component, stop_all
+from example_dags.demo.processes import Component, end_recorded_sessions, record_sessions, stop_all
 from example_dags.demo.stack import free_port
 
 
@@ -37,6 +37,7 @@ class BatchServer:
         self._http = httpx.Client(
             base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, timeout=30.0
         )
+        self._sessions = self.folder / "sessions.json"
         self.process: Component | None = None
 
     @property
@@ -71,7 +72,9 @@ class BatchServer:
         """
         argv = [sys.executable, "-m", "airflow_batch_llm.server", "--port", str(self.port)]
         argv += ["--dir", str(self.folder), "--api-key", self.key, *self._arguments]
+        end_recorded_sessions(self._sessions)
         self.process = Component("batch-server", argv, os.environ, self.folder / "server.log").start()
+        record_sessions(self._sessions, [self.process])
         give_up = time.monotonic() + timeout
         while not self._answers():
             if not self.process.running or time.monotonic() > give_up:
@@ -85,6 +88,7 @@ class BatchServer:
         """End it. Safe to call twice."""
         if self.process is not None:
             stop_all([self.process], grace=3.0)
+            self._sessions.unlink(missing_ok=True)
 
     def put_scenario(self, scenario: Mapping[str, Any]) -> None:
         """Put another scenario in force for batches created from now on; ``{}`` lifts all faults."""

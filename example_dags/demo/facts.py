@@ -153,7 +153,10 @@ def collect(places: Places, night: Night) -> Facts:
 
 
 _TICKETS = "SELECT id FROM tickets WHERE updated_at >= ? AND updated_at < ?"
-_LANDED = "SELECT ticket_labels.id FROM ticket_labels JOIN tickets USING (id) WHERE updated_at >= ? AND updated_at < ?"
+_LANDED = (
+    "SELECT ticket_labels.id FROM ticket_labels JOIN tickets USING (id)"
+    " WHERE updated_at >= ? AND updated_at < ?"
+)
 
 
 def rows(database: Path, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
