@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib import import_module, resources
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,7 +27,7 @@ from airflow_batch_llm.server.gate import HEALTH
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yaml"
 IMAGE = "airflow-batch-llm:local"
-BUILTINS = {"umask", "printf"}
+BUILTINS = {"umask", "printf", "cd", "test"}
 #: Programs of the images that come from elsewhere than Python.
 IMAGE_PROGRAMS = {"curl", "pg_isready", "redis-cli", "redis-server"}
 _VARIABLE = re.compile(r"\$\{(\w+)(:-[^}]*)?\}")
@@ -81,8 +85,9 @@ def _unfold(command: list[str]) -> Iterator[list[str]]:
             yield command
         return
     for line in command[2].splitlines():
-        words = shlex.split(line)
-        yield words[1:] if words[0] == "exec" else words
+        for call in " ".join(shlex.split(line, posix=False)).split(" || "):
+            words = shlex.split(call)
+            yield words[1:] if words[0] == "exec" else words
 
 
 def test_the_file_follows_the_compose_specification(compose: dict[str, Any]) -> None:
@@ -118,10 +123,12 @@ def test_every_command_exists_and_takes_its_arguments(services: dict[str, dict[s
                 build_parser(arguments[0])[0].parse_args(arguments)
             elif program == "celery":
                 _check_celery_application(arguments)
+            elif program == "python":
+                compile(arguments[arguments.index("-c") + 1], program, "exec")
             else:
                 assert program in BUILTINS | IMAGE_PROGRAMS
 
-    assert {"airflow", "batch-llm", "celery"} <= called
+    assert {"airflow", "batch-llm", "celery", "python"} <= called
 
 
 def _check_celery_application(arguments: list[str]) -> None:
@@ -265,11 +272,7 @@ def test_addresses_inside_name_a_service_and_its_port(services: dict[str, dict[s
     assert health.port == provider.port
     assert provider.hostname == "batch-server"
     assert str(provider.port) == serve_command[serve_command.index("--port") + 1]
-    for key in (
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
-        "AIRFLOW_CONN_WAREHOUSE",
-        "AIRFLOW_CONN_BATCH_LLM_LEDGER",
-    ):
+    for key in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW_CONN_BATCH_LLM_LEDGER"):
         assert urlsplit(environment[key]).hostname == "postgres"
 
 
@@ -290,8 +293,39 @@ def test_the_connections_work_with_the_keys_and_databases_of_the_services(
 
     assert account.api_key == services["batch-server"]["environment"]["BATCH_LLM_SERVER_KEY"]
     assert connection_url(ledger).database in created
-    assert urlsplit(environment["AIRFLOW_CONN_WAREHOUSE"]).path[1:] in created
-    assert environment["AIRFLOW__BATCH_LLM__LEDGER_CONN_ID"].upper() in "AIRFLOW_CONN_BATCH_LLM_LEDGER"
+    assert f"AIRFLOW_CONN_{environment['AIRFLOW__BATCH_LLM__LEDGER_CONN_ID'].upper()}" in environment
+
+
+def test_the_ledger_is_migrated_through_the_connection_that_tasks_use(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    environment = services["airflow-worker"]["environment"]
+
+    assert [
+        "batch-llm", "db", "migrate", "--conn", environment["AIRFLOW__BATCH_LLM__LEDGER_CONN_ID"],
+    ] in list(_commands(services["airflow-init"]))  # fmt: skip
+
+
+def test_the_examples_tickets_are_loaded_where_the_warehouse_connection_looks(
+    services: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    from airflow.sdk import Connection
+
+    from airflow_batch_llm.hooks.state import connection_url
+
+    warehouse = Connection(
+        conn_id="warehouse", uri=services["airflow-worker"]["environment"]["AIRFLOW_CONN_WAREHOUSE"]
+    )
+    path = connection_url(warehouse).database or ""
+    script = next(c[2] for c in _commands(services["airflow-init"]) if c[:2] == ["python", "-c"])
+    assert path in script
+
+    subprocess.run(
+        [sys.executable, "-c", script.replace(path, str(tmp_path / "warehouse.db"))], cwd=ROOT, check=True
+    )
+
+    with closing(sqlite3.connect(tmp_path / "warehouse.db")) as loaded:
+        assert loaded.execute("SELECT count(*) FROM tickets").fetchone()[0] > 100
 
 
 def test_the_ledger_is_not_airflows_own_database(services: dict[str, dict[str, Any]]) -> None:
@@ -303,12 +337,20 @@ def test_the_ledger_is_not_airflows_own_database(services: dict[str, dict[str, A
     )
 
 
-def test_the_workspace_is_one_volume_in_every_container_that_runs_tasks(
+def test_workspace_and_warehouse_are_on_one_volume_in_every_container_that_runs_tasks(
     airflow_services: dict[str, dict[str, Any]],
 ) -> None:
     for service in airflow_services.values():
-        folder = urlsplit(service["environment"]["AIRFLOW__BATCH_LLM__WORKSPACE"]).path
-        assert f"workspace:{folder}" in service["volumes"]
+        mounts = dict(volume.split(":")[:2] for volume in service["volumes"])
+        environment = service["environment"]
+        assert urlsplit(environment["AIRFLOW__BATCH_LLM__WORKSPACE"]).path.startswith(f"{mounts['shared']}/")
+        assert f"//{mounts['shared']}/" in environment["AIRFLOW_CONN_WAREHOUSE"]
+
+
+def test_the_dag_files_are_where_airflow_looks(airflow_services: dict[str, dict[str, Any]]) -> None:
+    for service in airflow_services.values():
+        assert "./example_dags:/opt/airflow/dags:ro" in service["volumes"]
+    assert (ROOT / "example_dags" / "nightly_ticket_labels.py").is_file()
 
 
 def test_a_key_of_ones_own_reaches_both_sides(raw: dict[str, Any]) -> None:
