@@ -17,8 +17,6 @@ from tests.postgres import postgres_server, postgres_url
 __all__ = ["postgres_server", "postgres_url"]
 
 
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[LocalServer]:
     with LocalServer(tmp_path / "server") as server:
@@ -46,3 +44,8 @@ def bench(server: LocalServer, ledger: SqlLedger, tmp_path: Path) -> Callable[..
         return Bench(server=server, folder=tmp_path / "workspace", **values)
 
     return make
+
+
+@pytest.fixture(scope="session", autouse=True)
+def airflow_db() -> None:
+    """No metadata database here: the engine knows no Airflow."""

@@ -133,7 +133,9 @@ def test_an_empty_source_settles_with_nothing(bench: Callable[..., Bench]) -> No
     assert b.creates() == 0
 
 
-def test_dead_letters_are_re_driven_as_a_further_round(bench: Callable[..., Bench], any_ledger: SqlLedger) -> None:
+def test_dead_letters_are_re_driven_as_a_further_round(
+    bench: Callable[..., Bench], any_ledger: SqlLedger
+) -> None:
     b = bench(texts=TEXTS, ledger=any_ledger)
     faults = [
         {"match": {"contains": "number 3"}, "fault": "bad_request", "code": "invalid_value"},
