@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import uuid
+from contextvars import ContextVar
 from pathlib import Path
 
 import httpx
@@ -14,6 +16,19 @@ from airflow_batch_llm.backends.retrying import Again
 from airflow_batch_llm.exceptions import TransferError
 
 _MAX_REDIRECTS = 5
+
+_fetching: ContextVar[bool] = ContextVar("batch_llm_fetching", default=False)
+
+
+class _NoSignedAddresses(logging.Filter):
+    """Keeps addresses we are redirected to out of the HTTP library's log: their query is a credential."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _fetching.get()
+
+
+for _name in ("httpx", "httpcore.http11"):
+    logging.getLogger(_name).addFilter(_NoSignedAddresses())
 
 
 async def fetch_content(
@@ -30,10 +45,12 @@ async def fetch_content(
 
     async def attempt() -> None:
         part = local.with_name(f".{local.name}.{uuid.uuid4().hex}.part")
+        token = _fetching.set(True)
         try:
             await _fetch(client, path, part, expected, timeout)
             os.replace(part, local)
         finally:
+            _fetching.reset(token)
             with contextlib.suppress(FileNotFoundError):
                 part.unlink()
 

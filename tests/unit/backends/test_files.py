@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,8 +152,9 @@ def test_a_wrong_key_is_said_at_once(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_a_redirect_is_followed_without_the_key(
-    bench: Bench, storage: ScriptedServer, tmp_path: Path
+    bench: Bench, storage: ScriptedServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     storage.script = [Reply(200, CONTENT)]
     away = Reply(302, b"", {"location": storage.base_url + "/signed?sig=1"})
     bench.server.routes = {GET_FILE: Reply(200, {"id": "file-out", "bytes": len(CONTENT)}), GET_CONTENT: away}
@@ -160,6 +162,8 @@ def test_a_redirect_is_followed_without_the_key(
     (request,) = storage.received
     assert request.path == "/v1/signed?sig=1"
     assert "authorization" not in request.headers
+    assert "GET" in caplog.text
+    assert "sig=1" not in caplog.text
 
 
 def test_a_redirect_within_the_host_keeps_the_key(bench: Bench, tmp_path: Path) -> None:
