@@ -43,9 +43,9 @@ _isolate_airflow()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test by its folder: ``-m unit``, ``-m integration``, ``-m e2e``."""
     for item in items:
-        folder = item.path.relative_to(ROOT / "tests").parts[0]
-        if folder in {"unit", "integration", "e2e"}:
-            item.add_marker(folder)
+        for folder in ("unit", "integration", "e2e"):
+            if item.path.is_relative_to(ROOT / "tests" / folder):
+                item.add_marker(folder)
 
 
 def pytest_unconfigure() -> None:

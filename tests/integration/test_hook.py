@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import Connection
+from airflow.sdk import DAG, Connection, task
 
 from airflow_batch_llm.exceptions import ConfigurationError, LedgerSchemaError, LocalStateError
 from airflow_batch_llm.hooks.batch_llm import BatchLLMHook, connection_defaults
@@ -368,3 +369,30 @@ def test_a_workspace_that_cannot_be_reached_is_refused(monkeypatch: pytest.Monke
 
     with pytest.raises(ConfigurationError, match="workspace"):
         open_workspace()
+
+
+# -- in a task -------------------------------------------------------------------------------------
+
+
+def test_a_task_finds_account_ledger_and_workspace(
+    monkeypatch: pytest.MonkeyPatch, home: Path, sync_dag: Callable[[DAG], DAG]
+) -> None:
+    define(monkeypatch, "llm", conn_type="openai", host="http://127.0.0.1:1/v1", password=KEY)
+
+    with DAG("finds_its_state", schedule=None) as dag:
+
+        @task
+        def look() -> dict[str, str | None]:
+            open_workspace().put("seen", b"1")
+            return {"namespace": open_ledger().namespace(), "url": BatchLLMHook("llm").account().base_url}
+
+        look()
+
+    run = sync_dag(dag).test()
+
+    assert run.state == "success"
+    assert (home / "batch_llm" / "workspace" / "seen").is_file()
+    assert run.get_task_instance("look").xcom_pull(task_ids="look") == {
+        "namespace": open_ledger().namespace(),
+        "url": "http://127.0.0.1:1/v1",
+    }
