@@ -121,7 +121,7 @@ class LocalServer:
         self._client.put(f"{self._root}/admin/scenario", json=dict(scenario)).raise_for_status()
 
     def charges(self, batch_id: str | None = None) -> list[dict[str, Any]]:
-        """Return every executed request: batch_id, custom_id, body_sha256, status, charged, fault, tokens, …"""
+        """Return every executed request: batch_id, custom_id, body_sha256, status, charged, fault, …"""
         return self._lines("charges", {} if batch_id is None else {"batch_id": batch_id})
 
     def summary(self) -> dict[str, int]:
@@ -130,7 +130,7 @@ class LocalServer:
         return found
 
     def requests(self, method: str | None = None, path: str | None = None) -> list[dict[str, Any]]:
-        """Return the calls made to ``/v1``, in order; ``status`` 0: no reply. ``path`` exactly, such as /v1/batches."""
+        """Return the calls made to ``/v1``, in order; ``status`` 0: no reply. ``path`` as in /v1/batches."""
         return [
             call
             for call in self._lines("requests")

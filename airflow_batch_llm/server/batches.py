@@ -219,7 +219,8 @@ class BatchStore:
         return (
             connection.execute(
                 "UPDATE batch SET rows_done = rows_done + ?, input_offset = ?,"
-                " output_bytes = output_bytes + ?, error_bytes = error_bytes + ?, completed = completed + ?, failed = failed + ?,"
+                " output_bytes = output_bytes + ?, error_bytes = error_bytes + ?,"
+                " completed = completed + ?, failed = failed + ?,"
                 " input_tokens = input_tokens + ?, output_tokens = output_tokens + ?"
                 " WHERE id = ? AND status = ? AND rows_done = ?",
                 (
@@ -246,7 +247,7 @@ class BatchStore:
     def finish(
         self, connection: sqlite3.Connection, batch: StoredBatch, *, output: str | None, errors: str | None
     ) -> bool:
-        """``finalizing | cancelling -> completed | expired | cancelled``, with the files, in one transaction."""
+        """``finalizing | cancelling -> completed | expired | cancelled``, in the caller's transaction."""
         status = batch.ending or "completed"
         return (
             connection.execute(
@@ -270,7 +271,7 @@ class BatchStore:
         )
 
     def release(self, batch_id: str | None) -> int:
-        """End the waits, present and to come, of one unfinished batch or of all; return how many those are."""
+        """End the waits, present and to come, of unfinished batches; return how many those are."""
         with self._db.write() as connection:
             return connection.execute(
                 f"UPDATE batch SET next_at = 0, held = 1 WHERE {_OPEN} AND (? IS NULL OR id = ?)",

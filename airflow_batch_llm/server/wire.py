@@ -67,7 +67,7 @@ class Dialect(Protocol):
         ...
 
     def unexecuted(self, row_id: str, custom_id: str | None, code: str) -> bytes:
-        """Return the error-file line of a row that was not executed: ``batch_expired``, ``batch_cancelled``."""
+        """Return the error-file line of a row not executed: ``batch_expired``, ``batch_cancelled``."""
         ...
 
     def with_custom_id(self, line: bytes, custom_id: str | None) -> bytes:
