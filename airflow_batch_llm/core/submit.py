@@ -128,8 +128,9 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
     return None
 
 
-#: AuthError, AccountError: the provider said no before it did anything.
-_NOTHING_CREATED = frozenset({"BLLM-020", "BLLM-021"})
+#: AuthError, AccountError: the provider said no before it did anything. Unreachable: no connection came
+#: about, so nothing was sent (a connection that broke later is InDoubt).
+_NOTHING_CREATED = frozenset({"BLLM-020", "BLLM-021", "BLLM-022"})
 
 
 async def _settle_on(tools: Tools, job: Job, intent: Batch, remote: RemoteBatch) -> None:
