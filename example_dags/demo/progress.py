@@ -12,14 +12,12 @@ _QUIET = ("completed", "failed", "expired", "cancelled")
 
 
 class Progress:
-    """Prints lines with the seconds since it was made.
-
-    :param server: asked for the state of its batches, None before there is one.
-    """
+    """Prints lines with the seconds since it was made."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._last = ""
+        self._tasks: dict[str, None] = {}
 
     def say(self, text: str) -> None:
         """Print a line, unless it says the same as the one before."""
@@ -30,7 +28,11 @@ class Progress:
     def watch(self, client: AirflowClient, server: BatchServer, dag_id: str, run_id: str) -> None:
         """Print the states of a run's tasks and of the server's batches."""
         states = client.task_states(dag_id, run_id)
-        tasks = ", ".join(f"{name.rpartition('.')[2]} {state or 'waiting'}" for name, state in states.items())
+        # Before anything runs they come in the order of the DAG, later in that of their starts.
+        self._tasks.update(dict.fromkeys(states))
+        tasks = ", ".join(
+            f"{name.rpartition('.')[2]} {states[name] or '-'}" for name in self._tasks if name in states
+        )
         batches = server.batches()
         done = sum(batch["status"] in _QUIET for batch in batches)
         running = [

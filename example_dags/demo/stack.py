@@ -159,7 +159,7 @@ class AirflowStack:
             raise
         return self
 
-    def stop(self, grace: float = 8.0) -> None:
+    def stop(self, grace: float = 3.0) -> None:
         """End every process of every component. Safe to call twice and at any time.
 
         :param grace: seconds the components together get to end by themselves.

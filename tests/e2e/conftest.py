@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from example_dags.demo.batch_server import BatchServer
+from example_dags.demo.facts import Places
 from example_dags.demo.stack import AirflowStack
+from example_dags.demo.warehouse import load_tickets
 
 REPOSITORY = Path(__file__).parents[2]
+
+#: End of the last of the three nights that the shipped tickets belong to.
+SHIPPED_END = datetime(2026, 1, 17, 2, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session")
+def nights() -> list[tuple[datetime, datetime]]:
+    """The last three complete intervals of the nightly DAG, oldest first; each holds tickets."""
+    now = datetime.now(UTC)
+    end = now.replace(hour=2, minute=0, second=0, microsecond=0)
+    if end > now:
+        end -= timedelta(days=1)
+    return [(end - timedelta(days=n + 1), end - timedelta(days=n)) for n in (2, 1, 0)]
+
+
+@pytest.fixture(scope="session")
+def batch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatchServer]:
+    """A local batch server without faults; tests may put a scenario and must put ``{}`` afterwards."""
+    with BatchServer(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def places(
+    tmp_path_factory: pytest.TempPathFactory,
+    nights: list[tuple[datetime, datetime]],
+    batch_server: BatchServer,
+) -> Places:
+    """Where the rows are: a warehouse with the tickets moved to the last three nights, ledger, charge log."""
+    folder = tmp_path_factory.mktemp("airflow")
+    found = Places(folder / "warehouse.db", folder / "home" / "batch_llm", batch_server.database)
+    load_tickets(found.warehouse, later_by=nights[-1][1] - SHIPPED_END)
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -25,17 +63,23 @@ def dags_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory, dags_folder: Path) -> Iterator[AirflowStack]:
-    """A running Airflow."""
+def stack(dags_folder: Path, places: Places, batch_server: BatchServer) -> Iterator[AirflowStack]:
+    """A running Airflow with connections ``warehouse`` and ``llm_batch``."""
     airflow = AirflowStack(
-        tmp_path_factory.mktemp("airflow"),
+        places.state.parent,
         dags_folder,
         pythonpath=[REPOSITORY],
-        # A killed triggerer's triggers move after 30 s without its heartbeat; here after 10 s.
-        env={"AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10"},
+        env={
+            "AIRFLOW_CONN_LLM_BATCH": batch_server.connection(),
+            "AIRFLOW_CONN_WAREHOUSE": json.dumps({"conn_type": "sqlite", "host": str(places.warehouse)}),
+            "AIRFLOW__BATCH_LLM__POLL_INTERVAL_MIN": "1",
+            "AIRFLOW__BATCH_LLM__POLL_INTERVAL_MAX": "2",
+            # A killed triggerer's triggers move after 30 s without its heartbeat; here after 10 s.
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+        },
     )
     with airflow:
-        components = list(airflow.components.values())
+        started = set(airflow.components.values())
         yield airflow
-        components = list({*components, *airflow.components.values()})
-    assert [pid for component in components for pid in component.members()] == []
+        started |= set(airflow.components.values())
+    assert [pid for component in started for pid in component.members()] == []

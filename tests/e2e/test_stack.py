@@ -30,7 +30,8 @@ def start_probe(stack: AirflowStack, awaited: Path, *, night: tuple[datetime, da
 
 
 def test_all_dag_files_import(stack: AirflowStack) -> None:
-    stack.client.wait_dag(DAG_ID)
+    for dag_id in (DAG_ID, "nightly_ticket_labels", "redrive_dead_letters"):
+        stack.client.wait_dag(dag_id)
     assert stack.client.import_errors() == {}
 
 
