@@ -8,14 +8,15 @@ from contextlib import asynccontextmanager
 from anyio.to_thread import current_default_thread_limiter, run_sync
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from airflow_batch_llm.server.admin_api import AdminApi
 from airflow_batch_llm.server.chat import error_body
-from airflow_batch_llm.server.gate import HEALTH, Gate
+from airflow_batch_llm.server.gate import HEALTH, Gate, NoReply
 from airflow_batch_llm.server.openai_api import OpenAIApi, bad_call
 from airflow_batch_llm.server.openai_objects import BadCall
 from airflow_batch_llm.server.services import Services
@@ -24,7 +25,7 @@ from airflow_batch_llm.server.services import Services
 _THREADS = 8
 
 
-def build_app(services: Services, *, key: str) -> Starlette:
+def build_app(services: Services, *, key: str) -> ASGIApp:
     """Return the application. Starting it starts the engine, stopping it stops the engine."""
 
     @asynccontextmanager
@@ -36,12 +37,17 @@ def build_app(services: Services, *, key: str) -> Starlette:
         finally:
             await run_sync(services.engine.stop)
 
-    return Starlette(
+    app = Starlette(
         routes=[Route(HEALTH, _health), *OpenAIApi(services).routes(), *AdminApi(services).routes()],
-        middleware=[Middleware(Gate, key=key, log=services.requests)],
-        exception_handlers={BadCall: bad_call, HTTPException: _no_route, 500: _failed},
+        exception_handlers={
+            BadCall: bad_call,
+            HTTPException: _no_route,
+            ClientDisconnect: _gone,
+            500: _failed,
+        },
         lifespan=lifespan,
     )
+    return Gate(app, key=key, log=services.requests)
 
 
 async def _health(request: HttpRequest) -> Response:
@@ -52,6 +58,11 @@ async def _no_route(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"Invalid URL ({request.method} {request.url.path})"
     return JSONResponse(error_body(message, kind="invalid_request_error", code=None), error.status_code)
+
+
+async def _gone(request: HttpRequest, error: Exception) -> Response:
+    """The client went away in the middle of its request."""
+    return NoReply()
 
 
 async def _failed(request: HttpRequest, error: Exception) -> Response:

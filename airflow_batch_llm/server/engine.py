@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 _PIECE_BYTES = 4_000_000
 #: Seconds before a batch that raised something unforeseen (a full disk) is tried again.
 _PAUSE = 5.0
+#: Seconds without a look at the batches; whoever changes one wakes the engine.
+_LONGEST_WAIT = 3_600.0
 
 
 class Engine:
@@ -83,15 +85,28 @@ class Engine:
     def _run(self) -> None:
         while not self._stopping:
             self._woken.clear()
-            now = time.time()
-            due = [(max(b.next_at, self._paused.get(b.id, 0.0)), b) for b in self._batches.unfinished()]
-            ready = [batch for at, batch in due if at <= now]
-            for batch in ready:
-                if self._stopping:
-                    return
-                self._work_safely(batch)
-            if not ready:
-                self._woken.wait(min((at for at, _ in due), default=now + 3600) - now)
+            try:
+                wait = self._turn()
+            except Exception as e:  # the thread must outlive a database that cannot be read for a while
+                log.error("the engine: %s; tried again in %.0f s", type(e).__name__, _PAUSE)
+                wait = _PAUSE
+            if wait and not self._stopping:
+                self._woken.wait(wait)
+
+    def _turn(self) -> float:
+        """Take one step with each batch that can move; return how many seconds there is nothing to do."""
+        now = time.time()
+        due = [(max(b.next_at, self._paused.get(b.id, 0.0)), b) for b in self._batches.unfinished()]
+        ready = [batch for at, batch in due if at <= now]
+        for batch in ready:
+            if self._stopping:
+                break
+            self._work_safely(batch)
+        return (
+            0.0
+            if ready
+            else min((at - now for at, _ in due if at - now < _LONGEST_WAIT), default=_LONGEST_WAIT)
+        )
 
     def _work_safely(self, batch: StoredBatch) -> None:
         try:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+
 import httpx
 import pytest
 
@@ -106,4 +108,22 @@ def test_the_server_prints_nothing_about_connections_it_closed(api: Api) -> None
     with pytest.raises(httpx.TransportError):
         api.http.get("/batches")
     api.http.get("/batches")
+    assert all(entry.startswith("batch-llm serve: ") for entry in api.server.log.splitlines())
+
+
+def test_a_client_that_goes_away_in_the_middle_of_an_upload_leaves_nothing(api: Api) -> None:
+    before = len(api.server.requests("POST", "/v1/files"))
+    head = (
+        "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n"
+        f"Authorization: Bearer {api.server.api_key}\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
+        '--b\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
+    )
+    with socket.create_connection(("127.0.0.1", api.server.port)) as connection:
+        connection.sendall(head.encode() + b"x" * 100_000)
+    for _ in range(20_000):
+        calls = api.server.requests("POST", "/v1/files")[before:]
+        if calls:
+            break
+    assert [call["status"] for call in calls] == [0]
+    assert not list((api.server.folder / "state" / "tmp").iterdir())
     assert all(entry.startswith("batch-llm serve: ") for entry in api.server.log.splitlines())
