@@ -46,7 +46,8 @@ def make_engine(url: str | URL | Engine) -> Engine:
     if backend == "sqlite":
         if parsed.database in (None, "", ":memory:"):
             raise ConfigurationError("An SQLite ledger needs a file: every process opens it anew.")
-        options["connect_args"] = {"timeout": SQLITE_BUSY_SECONDS}
+        if "timeout" not in parsed.query:
+            options["connect_args"] = {"timeout": SQLITE_BUSY_SECONDS}
     else:
         options["isolation_level"] = "READ COMMITTED"
         options["connect_args"] = _network_args(parsed)

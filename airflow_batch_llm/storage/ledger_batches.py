@@ -146,14 +146,13 @@ class BatchTransitions(LedgerBase):
     def mark_ended(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
         """``submitted -> ended`` with the provider's status, ``error_code`` from its first error.
 
-        ``files`` holds kind and id of the provider's files until the raw files are stored.
+        ``files`` stays empty: it lists what the workspace holds, and nothing has been fetched yet.
         """
         values = {
             "state": BatchState.ENDED.value,
             "provider_status": remote.status.value,
             "ended_at": clock(),
             "error_code": clean_text(remote.errors[0].code) if remote.errors else None,
-            "files": json_text([{"kind": f.kind, "file_id": f.file_id} for f in remote.files]),
         }
         same = batch_table.c.provider_batch_id == batch.provider_batch_id
         return self._move_batch(
