@@ -1,0 +1,1 @@
+"""Measurements. Never part of the tests: a number depends on the machine."""

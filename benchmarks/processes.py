@@ -1,0 +1,36 @@
+"""What a process needed: the peak of its resident memory, from /proc (Linux)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def peak_mb(pid: int | str = "self") -> float:
+    """Return VmHWM, the largest resident set the process ever had, in MB (10^6 bytes)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1_000_000
+    raise LookupError(f"/proc/{pid}/status has no VmHWM")
+
+
+def peak_mb_of(code: str) -> float:
+    """Return VmHWM of a fresh interpreter that ran ``code``, in MB."""
+    program = f"{code}\nfrom benchmarks.processes import peak_mb\nprint('peak', peak_mb())"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return float(run.stdout.rpartition("peak ")[2])
+
+
+def machine() -> str:
+    """Describe the machine in one line."""
+    import os
+    import platform
+
+    models = {
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    }
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} cores ({', '.join(sorted(models)) or platform.machine()}), Python {platform.python_version()}"
