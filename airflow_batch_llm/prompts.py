@@ -278,7 +278,7 @@ def _shown(value: Any) -> Any:
     """Show None as nothing, and refuse methods: they would show a memory address, new in every process."""
     if value is None:
         return ""
-    if callable(value):
+    if callable(value) and not isinstance(value, StrictUndefined):
         raise SecurityError("a method is not text")
     return value
 

@@ -227,50 +227,50 @@ class _Landing:
         self.written = 0
 
     def write(self, rows: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
-        """Write ``(custom_id, values)`` in one transaction; row by row where values are refused."""
+        """Write ``(custom_id, values)`` in one transaction; halves it where values are refused."""
+        refusal = self._try(rows)
+        if not refusal:
+            self._accepted_any = True
+        elif len(rows) == 1:
+            self._refuse(rows[0][0], refusal)
+        else:
+            middle = len(rows) // 2
+            self.write(rows[:middle])
+            self.write(rows[middle:])
+
+    def finish(self) -> None:
+        """:raises SinkError: the table refused answers."""
+        if self._refused_rows:
+            raise SinkError(
+                f"table {self._table.quoted} refused {self._refused_rows} answers (all others have landed): "
+                f"{self._told()}"
+            )
+
+    def _try(self, rows: Sequence[tuple[str, tuple[Any, ...]]]) -> str:
+        """Write the rows or nothing. Returns "" or the kind of the refusal; its text would quote answers."""
         try:
             written = sum(
                 self._execute([values for _, values in part])
                 for part in _parts(rows, self._rows_per_statement)
             )
             self._connection.commit()
-        except self._value_errors:
+        except self._value_errors as e:
             self._connection.rollback()
-            written = self._write_one_by_one(rows)
-        else:
-            self._accepted_any = True
+            return type(e).__name__
         self.written += written
+        return ""
 
-    def finish(self) -> None:
-        """:raises SinkError: the table refused answers."""
-        if self._refused_rows:
-            more = (
-                f" and {self._refused_rows - len(self._refused)} more"
-                if self._refused_rows > len(self._refused)
-                else ""
-            )
-            raise SinkError(
-                f"table {self._table.quoted} refused {self._refused_rows} answers (all others have landed): "
-                f"{'; '.join(self._refused)}{more}"
-            )
+    def _refuse(self, custom_id: str, kind: str) -> None:
+        self._refused_rows += 1
+        if len(self._refused) < _MAX_IDS:
+            self._refused.append(f"{custom_id!r} ({kind})")
+        elif not self._accepted_any:
+            # The fault is the table's, and trying all the others tells nothing new.
+            raise SinkError(f"table {self._table.quoted} takes no answer; it refused {self._told()}")
 
-    def _write_one_by_one(self, rows: Sequence[tuple[str, tuple[Any, ...]]]) -> int:
-        written = 0
-        for custom_id, values in rows:
-            try:
-                written += self._execute([values])
-                self._connection.commit()
-                self._accepted_any = True
-            except self._value_errors as e:
-                self._connection.rollback()
-                self._refused_rows += 1
-                if len(self._refused) < _MAX_IDS:
-                    # The database's own text would quote the answer.
-                    self._refused.append(f"{custom_id!r} ({type(e).__name__})")
-                elif not self._accepted_any:
-                    # Not one row fits: the fault is the table's, and trying them all tells nothing new.
-                    self.finish()
-        return written
+    def _told(self) -> str:
+        more = self._refused_rows - len(self._refused)
+        return "; ".join(self._refused) + (f" and {more} more" if more else "")
 
     def _execute(self, rows: Sequence[tuple[Any, ...]]) -> int:
         statement = self._table.upsert_statement(self._columns, self._key, len(rows))

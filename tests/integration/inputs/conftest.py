@@ -1,0 +1,108 @@
+"""Databases behind Airflow connections: a SQLite file, and PostgreSQL through each of its drivers."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, create_engine, text
+from sqlalchemy.pool import NullPool
+
+from airflow_batch_llm.sources.database import Database
+from tests.postgres import postgres_server, postgres_url
+
+__all__ = ["postgres_server", "postgres_url"]
+
+CONN_ID = "warehouse"
+ENV = "AIRFLOW_CONN_WAREHOUSE"
+SCHEMA = "own"
+OTHER_SCHEMA = "mart"
+
+
+Open = Callable[[str], str]
+
+
+@pytest.fixture(scope="session")
+def shared_database(postgres_url: Callable[[], URL]) -> URL:
+    """One database for all these tests: a hundred of them take the server minutes to flush when it stops."""
+    return postgres_url()
+
+
+def _empty(url: URL) -> None:
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        for schema in (SCHEMA, OTHER_SCHEMA):
+            connection.execute(text(f"DROP SCHEMA IF EXISTS {schema} CASCADE"))
+        connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
+
+
+@pytest.fixture
+def open_database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    """Return a function that gives the connection id of an empty database, by the name of its driver.
+
+    A PostgreSQL connection asks for dict rows, which must not matter.
+    """
+
+    def make(driver: str) -> str:
+        if driver == "sqlite3":
+            path = tmp_path / "ware house.db"
+            sqlite3.connect(path).close()
+            monkeypatch.setenv(ENV, json.dumps({"conn_type": "sqlite", "host": str(path)}))
+            return CONN_ID
+        from airflow.providers.postgres.hooks import postgres
+
+        monkeypatch.setattr(postgres, "USE_PSYCOPG3", driver == "psycopg")
+        url = request.getfixturevalue("shared_database")
+        _empty(url)
+        fields = {
+            "conn_type": "postgres",
+            "host": url.host or url.query["host"],
+            "login": url.username,
+            "password": url.password or "",
+            "schema": url.database,
+            "port": url.port,
+            "extra": {"cursor": "dictcursor", "options": f"-c search_path={SCHEMA}"},
+        }
+        monkeypatch.setenv(ENV, json.dumps(fields))
+        return CONN_ID
+
+    return make
+
+
+@pytest.fixture
+def sqlite_database(open_database: Open) -> str:
+    return open_database("sqlite3")
+
+
+@pytest.fixture(params=["psycopg", "psycopg2"])
+def postgres_database(request: pytest.FixtureRequest, open_database: Open) -> str:
+    return open_database(request.param)
+
+
+@pytest.fixture(params=["sqlite3", "psycopg", "psycopg2"])
+def database(request: pytest.FixtureRequest, open_database: Open) -> str:
+    return open_database(request.param)
+
+
+@pytest.fixture
+def sql() -> Callable[..., list[tuple[Any, ...]]]:
+    """Run a statement on the connection and return what it yields."""
+
+    def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        from airflow_batch_llm.sources.database import tuple_cursor
+
+        with Database(CONN_ID).connect() as connection:
+            with tuple_cursor(connection) as cursor:
+                if parameters:
+                    cursor.execute(statement, parameters)
+                else:
+                    cursor.execute(statement)
+                rows = list(cursor.fetchall()) if cursor.description else []
+            connection.commit()
+        return rows
+
+    return run

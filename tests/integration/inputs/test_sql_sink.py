@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+from airflow_batch_llm.core.drafts import Answer, LandingInfo
+from airflow_batch_llm.core.model import JobKey
+from airflow_batch_llm.exceptions import SinkError
+from airflow_batch_llm.schemas import answer_schema
+from airflow_batch_llm.sinks import SqlSink
+from airflow_batch_llm.sinks.sql import SqlTableSink
+from airflow_batch_llm.sources.database import Database
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+KEY = JobKey("n", "d", "run-1", "t")
+INFO = LandingInfo(KEY, "job-1", 1)
+
+BOOKKEEPING = ", ".join(
+    ["_custom_id TEXT", "_model TEXT", "_job_id TEXT", "_run_id TEXT", "_revision BIGINT", "_round BIGINT"]
+    + ["_landed_at TEXT"]
+)
+
+
+class Label(BaseModel):
+    label: Literal["bug", "other"]
+    score: float | None = None
+    urgent: bool = False
+    tags: list[str] = []
+
+
+def _answer(number: int, output: Any = "text", **changes: Any) -> Answer:
+    fields: dict[str, Any] = {
+        "custom_id": str(number),
+        "wire_id": f"w{number}",
+        "output": output,
+        "model": "m-1",
+        "usage": {},
+        "finish_reason": "stop",
+        "round": 0,
+        "key": {"id": number},
+    }
+    return Answer(**(fields | changes))
+
+
+def _sink(conn_id: str, table: str = "labels", schema: Any = None, **arguments: Any) -> SqlTableSink:
+    arguments = {"key": ["id"], **arguments}
+    return SqlSink(conn_id, table, **arguments).resolve({}, answer_schema(schema))
+
+
+def test_a_table_is_made_and_filled_with_answers_and_bookkeeping(database: str, sql: Sql) -> None:
+    sink = _sink(database, schema=Label, create=True)
+    sink.check()
+    output = {"label": "bug", "score": 0.5, "urgent": True, "tags": ["é", "b"]}
+
+    assert sink.land([_answer(1, output), _answer(2, output | {"score": None})], INFO) == 2
+
+    sink.check()
+    assert sql("SELECT id, label, score, tags FROM labels ORDER BY id") == [
+        (1, "bug", 0.5, '["é","b"]'),
+        (2, "bug", None, '["é","b"]'),
+    ]
+    assert sql(
+        'SELECT urgent, "_custom_id", "_model", "_job_id", "_run_id", "_revision", "_round" FROM labels'
+    ) == [
+        (True, "1", "m-1", "job-1", "run-1", 1, 0),
+        (True, "2", "m-1", "job-1", "run-1", 1, 0),
+    ]
+    assert sql("SELECT count(*) FROM labels WHERE _landed_at IS NOT NULL") == [(2,)]
+
+
+def test_landing_the_same_answers_again_changes_nothing(database: str, sql: Sql) -> None:
+    sink = _sink(database, create=True)
+    answers = [_answer(number, f"text {number}") for number in range(5000)]
+
+    assert sink.land(iter(answers), INFO) == 5000
+    before = sql("SELECT * FROM labels ORDER BY id")
+    assert sink.land(iter(answers), INFO) == 0
+
+    assert sql("SELECT * FROM labels ORDER BY id") == before
+
+
+def test_a_changed_answer_replaces_the_old_one_and_only_that(database: str, sql: Sql) -> None:
+    sink = _sink(database, create=True)
+    sink.land([_answer(1), _answer(2)], INFO)
+
+    assert sink.land([_answer(1), _answer(2, None), _answer(3)], INFO) == 2
+
+    assert sql("SELECT id, output FROM labels ORDER BY id") == [(1, "text"), (2, None), (3, "text")]
+
+
+def test_an_older_revision_of_the_job_never_overwrites_a_newer_one(database: str, sql: Sql) -> None:
+    sink = _sink(database, create=True)
+    sink.land([_answer(1, "new")], LandingInfo(KEY, "job-1", 2))
+
+    assert sink.land([_answer(1, "old")], LandingInfo(KEY, "job-1", 1)) == 0
+    assert sql("SELECT output FROM labels") == [("new",)]
+    assert sink.land([_answer(1, "another job")], LandingInfo(KEY, "job-2", 1)) == 1
+
+
+def test_odd_identifiers_are_taken_as_they_are(database: str, sql: Sql) -> None:
+    table = '"Label""s of 100%; DROP"'
+    sink = _sink(
+        database,
+        table,
+        key={"id": "ticket id"},
+        columns={
+            "output": 'out "put" %s?',
+        },
+        create=True,
+    )
+    sink.check()
+
+    assert sink.land([_answer(1)], INFO) == 1
+    assert sink.land([_answer(1, "b")], INFO) == 1
+    sink.check()
+    assert sql(f'SELECT "ticket id", "out ""put"" %s?" FROM {table}') == [(1, "b")]
+
+
+def test_nul_becomes_a_replacement_character(database: str, sql: Sql) -> None:
+    _sink(database, create=True).land([_answer(1, "a\0b"), _answer(2, ["a\0"])], INFO)
+
+    assert sql("SELECT output FROM labels ORDER BY id") == [("a\ufffdb",), ('["a\ufffd"]',)]
+
+
+def test_a_key_of_several_columns_and_a_key_of_ids_work(database: str, sql: Sql) -> None:
+    answer = _answer(1, key={"id": 1, "lang": "de"}, custom_id='[1,"de"]')
+    for table, key in (("a", ["id", "lang"]), ("b", ["_custom_id"])):
+        sink = _sink(database, table, key=key, create=True)
+        assert (sink.land([answer], INFO), sink.land([answer], INFO)) == (1, 0)
+        sink.check()
+
+    assert sql("SELECT id, lang FROM a") == [(1, "de")]
+    assert sql("SELECT _custom_id FROM b") == [('[1,"de"]',)]
+
+
+def test_a_key_that_would_make_answers_meet_is_refused(database: str) -> None:
+    sink = _sink(database, create=True)
+
+    with pytest.raises(SinkError, match="leaves out 'lang'"):
+        sink.land([_answer(1, key={"id": 1, "lang": "de"})], INFO)
+
+
+def test_a_job_without_answers_still_makes_the_table(database: str, sql: Sql) -> None:
+    sink = _sink(database, create=True)
+
+    assert sink.land([], INFO) == 0
+    assert sql("SELECT count(*) FROM labels") == [(0,)]
+
+
+def test_a_missing_table_is_told_with_the_statement_that_makes_it(database: str, sql: Sql) -> None:
+    with pytest.raises(SinkError, match="there is no table") as caught:
+        _sink(database).check()
+
+    sql(str(caught.value).partition("match): ")[2])
+    _sink(database).check()
+
+
+def test_missing_columns_and_index_are_told_with_the_statements_that_make_them(
+    database: str, sql: Sql
+) -> None:
+    sql("CREATE TABLE labels (id BIGINT, output TEXT, _model TEXT)")
+    sink = _sink(database)
+
+    with pytest.raises(SinkError, match="has no column '_custom_id', '_job_id'") as caught:
+        sink.check()
+    for statement in str(caught.value).partition("add with: ")[2].split("; "):
+        sql(statement)
+    with pytest.raises(SinkError, match=r"no unique index on exactly \['id'\]") as caught:
+        sink.check()
+    sql(str(caught.value).partition("make it with: ")[2])
+    sink.check()
+
+    assert sink.land([_answer(1)], INFO) == 1
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "CREATE UNIQUE INDEX u ON labels (id, output)",
+        "CREATE UNIQUE INDEX u ON labels (id) WHERE output IS NULL",
+        "CREATE UNIQUE INDEX u ON labels (abs(id))",
+        "CREATE INDEX u ON labels (id)",
+    ],
+)
+def test_an_index_that_does_not_decide_the_key_is_not_enough(database: str, sql: Sql, index: str) -> None:
+    sql(f"CREATE TABLE labels (id BIGINT, output TEXT, {BOOKKEEPING})")
+    sql(index)
+
+    with pytest.raises(SinkError, match="no unique index on exactly"):
+        _sink(database).check()
+
+
+@pytest.mark.parametrize("key", ["id INTEGER PRIMARY KEY", "id BIGINT UNIQUE", "id TEXT PRIMARY KEY"])
+def test_a_table_of_the_users_own_will_do(database: str, sql: Sql, key: str) -> None:
+    sql(f"CREATE TABLE labels ({key}, output TEXT, note TEXT NOT NULL DEFAULT '-', {BOOKKEEPING})")
+    sink = _sink(database)
+    sink.check()
+
+    assert sink.land([_answer(1)], INFO) == 1
+    assert sink.land([_answer(1)], INFO) == 0
+
+
+def test_a_column_that_answers_cannot_fill_is_told(database: str, sql: Sql) -> None:
+    sql(f"CREATE TABLE labels (id BIGINT UNIQUE, output TEXT, note TEXT NOT NULL, {BOOKKEEPING})")
+
+    with pytest.raises(SinkError, match="demands a value for 'note'"):
+        _sink(database).check()
+
+
+def test_a_row_the_table_refuses_does_not_stop_the_others(database: str, sql: Sql) -> None:
+    sql(f"CREATE TABLE labels (id BIGINT UNIQUE, output TEXT CHECK (output <> 'secret'), {BOOKKEEPING})")
+    answers = [_answer(number, "secret" if number in (3, 2500) else "fine") for number in range(4000)]
+
+    with pytest.raises(SinkError, match="refused 2 answers") as caught:
+        _sink(database).land(iter(answers), INFO)
+
+    assert "'3' (" in str(caught.value) and "'2500' (" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__context__ is None
+    assert sql("SELECT count(*) FROM labels") == [(3998,)]
+
+
+def test_a_number_too_large_for_its_column_names_its_row(database: str, sql: Sql) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    sink = _sink(database, schema=schema, create=True)
+
+    with pytest.raises(SinkError, match="refused 1 answers.*'1'"):
+        sink.land([_answer(1, {"n": 10**30}), _answer(2, {"n": 1})], INFO)
+    assert sql("SELECT id, n FROM labels") == [(2, 1)]
+
+
+def test_a_table_that_takes_no_row_is_given_up_soon(database: str, sql: Sql) -> None:
+    sql(f"CREATE TABLE labels (id BIGINT UNIQUE, output TEXT CHECK (output = 'never'), {BOOKKEEPING})")
+    taken: list[int] = []
+
+    def answers() -> Iterator[Answer]:
+        for number in range(100_000):
+            taken.append(number)
+            yield _answer(number)
+
+    with pytest.raises(SinkError, match="takes no answer"):
+        _sink(database).land(answers(), INFO)
+    assert len(taken) <= 2000
+
+
+def test_postgresql_columns_of_types_json_and_jsonb_are_filled(postgres_database: str, sql: Sql) -> None:
+    sql(f"CREATE TABLE labels (id BIGINT UNIQUE, label TEXT, tags JSON, score JSONB, {BOOKKEEPING})")
+    sink = _sink(postgres_database, schema=Label, columns=["label", "tags", "score"])
+    answer = _answer(1, {"label": "bug", "tags": ["a\0"], "score": None})
+
+    assert (sink.land([answer], INFO), sink.land([answer], INFO)) == (1, 0)
+    assert sql("SELECT tags->>0 FROM labels") == [("a\ufffd",)]
+
+
+def test_a_schema_is_found_by_name(postgres_database: str, sql: Sql) -> None:
+    with pytest.raises(SinkError, match="no such schema"):
+        _sink(postgres_database, "mart.labels", create=True).check()
+    sql("CREATE SCHEMA mart")
+    sink = _sink(postgres_database, "mart.labels", create=True)
+    sink.check()
+
+    assert sink.land([_answer(1)], INFO) == 1
+    assert sql("SELECT count(*) FROM mart.labels") == [(1,)]
+
+
+def test_a_right_that_is_missing_is_named(
+    postgres_database: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql(f"CREATE TABLE labels (id BIGINT UNIQUE, output TEXT, {BOOKKEEPING})")
+    sql("DROP ROLE IF EXISTS reader")
+    sql("CREATE ROLE reader LOGIN")
+    sql("GRANT USAGE ON SCHEMA own TO reader")
+    sql("GRANT SELECT ON labels TO reader")
+    name = "AIRFLOW_CONN_WAREHOUSE"
+    owner = os.environ[name]
+    monkeypatch.setenv(name, json.dumps(json.loads(owner) | {"login": "reader"}))
+    try:
+        with pytest.raises(SinkError, match="lacks INSERT, UPDATE"):
+            _sink(postgres_database).check()
+        with pytest.raises(SinkError, match="no right to create"):
+            _sink(postgres_database, "other", create=True).check()
+    finally:
+        monkeypatch.setenv(name, owner)
+        sql("DROP OWNED BY reader")
+        sql("DROP ROLE reader")
+
+
+def test_other_databases_are_not_supported_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from airflow.providers.sqlite.hooks.sqlite import SqliteHook
+
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "x")})
+    )
+    monkeypatch.setattr(SqliteHook, "conn_type", "mysql")
+
+    assert Database("warehouse").dialect == "mysql"
+    with pytest.raises(SinkError, match="mysql, which is not supported yet"):
+        _sink("warehouse").check()
+
+
+def test_an_unknown_connection_is_named() -> None:
+    with pytest.raises(SinkError, match="no connection 'nowhere'"):
+        _sink("nowhere").check()
