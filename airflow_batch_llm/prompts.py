@@ -175,9 +175,11 @@ class CompiledPrompt:
             )
         self._columns.update(_column_names(tree))
         root, new_context, concat = template.root_render_func, template.new_context, self._environment.concat
+        names = dict(self._environment.globals)
 
         def render(row: Row) -> str:
-            rendered: str = concat(root(new_context({"row": row})))
+            # Shared: the names are complete; Jinja would otherwise merge its globals in for every row.
+            rendered: str = concat(root(new_context({**names, "row": row}, shared=True)))
             if not rendered.isascii():
                 rendered.encode("utf-8")
             return rendered
