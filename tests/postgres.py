@@ -26,8 +26,10 @@ def postgres_server() -> Iterator[URL]:
     folder = Path(tempfile.mkdtemp(prefix="batch-llm-pg-"))
     folder.chmod(0o755)
     server = pgserver.get_server(folder / "data", cleanup_mode="stop")
+    url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     try:
-        yield make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+        _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")  # no test pulls the plug
+        yield url
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
@@ -39,9 +41,14 @@ def postgres_url(postgres_server: URL) -> Callable[[], URL]:
 
     def make() -> URL:
         name = f"fresh_{next(_numbers)}"
-        engine = create_engine(postgres_server, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-        with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
+        _execute(postgres_server, f"CREATE DATABASE {name}")
         return postgres_server.set(database=name)
 
     return make
+
+
+def _execute(url: URL, *statements: str) -> None:
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
