@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import URL
 
 from example_dags.demo.batch_server import BatchServer
 from example_dags.demo.facts import Places
 from example_dags.demo.stack import AirflowStack
 from example_dags.demo.warehouse import load_tickets
+from tests.postgres import postgres_server, postgres_url
+
+__all__ = ["postgres_server", "postgres_url"]
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -63,13 +67,20 @@ def dags_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def stack(dags_folder: Path, places: Places, batch_server: BatchServer) -> Iterator[AirflowStack]:
-    """A running Airflow with connections ``warehouse`` and ``llm_batch``."""
+def stack(
+    dags_folder: Path, places: Places, batch_server: BatchServer, postgres_url: Callable[[], URL]
+) -> Iterator[AirflowStack]:
+    """A running Airflow with connections ``warehouse`` and ``llm_batch``.
+
+    Its own database is PostgreSQL: Airflow does not support backfills on SQLite beside a scheduler.
+    """
+    metadata = postgres_url().set(drivername="postgresql+psycopg2")
     airflow = AirflowStack(
         places.state.parent,
         dags_folder,
         pythonpath=[REPOSITORY],
         env={
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": metadata.render_as_string(hide_password=False),
             "AIRFLOW_CONN_LLM_BATCH": batch_server.connection(),
             "AIRFLOW_CONN_WAREHOUSE": json.dumps({"conn_type": "sqlite", "host": str(places.warehouse)}),
             "AIRFLOW__BATCH_LLM__POLL_INTERVAL_MIN": "1",

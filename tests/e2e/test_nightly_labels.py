@@ -48,7 +48,7 @@ def sent_after_answer(server: BatchServer) -> int:
     return summary["sent_after_answer"]
 
 
-def tickets(places: Places, interval: Interval) -> list[int]:
+def tickets(places: Places, interval: Interval) -> list[str]:
     found = rows(
         places.warehouse,
         "SELECT id FROM tickets WHERE updated_at >= ? AND updated_at < ? ORDER BY id",
@@ -70,7 +70,7 @@ def assert_accounted(places: Places, run_id: str, interval: Interval) -> None:
         job[0],
     )
     landed = rows(places.warehouse, "SELECT id FROM ticket_labels WHERE _run_id = ?", (run_id,))
-    together = sorted([int(row[0]) for row in dead] + [int(row[0]) for row in landed])
+    together = sorted([row[0] for row in dead] + [row[0] for row in landed])
     assert together == tickets(places, interval)
 
 
@@ -119,7 +119,9 @@ def test_a_backfill_of_three_nights_labels_each_nights_tickets(
         if run["run_type"] == "backfill" or run["dag_run_id"] == scheduled
     ]
     assert len(runs) == 3 and {run["state"] for run in runs} == {"success"}
-    by_start = {datetime.fromisoformat(run["data_interval_start"].replace("Z", "+00:00")): run for run in runs}
+    by_start = {
+        datetime.fromisoformat(run["data_interval_start"].replace("Z", "+00:00")): run for run in runs
+    }
     for night in nights:
         assert_accounted(places, by_start[night[0]]["dag_run_id"], night)
     # The night that was done already was run again, and nothing of it was sent.
@@ -179,6 +181,6 @@ def test_a_clear_of_the_whole_group_sends_only_what_changed(
     assert changed in [row[0] for row in landed]
 
 
-def _append(warehouse: Path, ticket: int, text: str) -> None:
+def _append(warehouse: Path, ticket: str, text: str) -> None:
     with sqlite3.connect(warehouse) as db:
         db.execute("UPDATE tickets SET body = body || ? WHERE id = ?", (text, ticket))
