@@ -73,6 +73,11 @@ class OpenAIBackend:
 
     # -- lines -------------------------------------------------------------------------------------
 
+    @property
+    def files_expire(self) -> bool:
+        """Whether uploads and results disappear at the provider by themselves."""
+        return bool(self._input_expiry and self._output_expiry)
+
     def line_encoder(self, template: RequestTemplate) -> LineEncoder:
         """Return the encoder for a batch. :raises Refused: the template asks what the protocol lacks."""
         return line_encoder(template, self._dialect)

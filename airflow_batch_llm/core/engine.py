@@ -10,16 +10,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_batch_llm.core.files import job_path
-from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState, LetterState, RequestTemplate
+from airflow_batch_llm.core.model import (
+    IN_FLIGHT,
+    Batch,
+    BatchKind,
+    BatchState,
+    Job,
+    JobState,
+    LetterState,
+    RequestTemplate,
+)
 from airflow_batch_llm.core.observe import observe_batch
 from airflow_batch_llm.core.reconcile import ended_without_running, reconcile_batch, rejudge_batch
 from airflow_batch_llm.core.rounds import plan_next_round, redrive
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Progress, Rerun, StageOrder, Until
 from airflow_batch_llm.core.stage import stage
-from airflow_batch_llm.core.submit import Later, resolve_doubt, submit_batch
+from airflow_batch_llm.core.submit import Later, resolve_doubt, seek_strays, submit_batch
 from airflow_batch_llm.core.tools import Tools, log
-from airflow_batch_llm.exceptions import AccountError, AuthError, InputError, LedgerLost, Refused
+from airflow_batch_llm.exceptions import (
+    AccountError,
+    AuthError,
+    InputError,
+    LedgerLost,
+    Refused,
+    TakenOver,
+)
 
 DEADLINE = "BLLM-043"
 _UNSENT = (BatchState.PLANNED, BatchState.UPLOADED, BatchState.SUBMITTING)
@@ -36,9 +52,10 @@ class Engine:
 
     # -- opening -----------------------------------------------------------------------------------
     async def open(self, order: StageOrder) -> Job:
-        """Find or make the job; a changed mark (a clear) begins a new revision.
+        """Find or make the job; a mark that was never seen (a clear) begins a new revision.
 
         :raises LedgerLost: the ledger does not know the job, but the provider holds batches of it.
+        :raises TakenOver: the mark is one that a later clear has replaced.
         """
         tools, ledger = self.tools, self.tools.ledger
         key = tools.spec.key
@@ -54,13 +71,21 @@ class Engine:
             if not order.first_try or tools.workspace.exists(job_path(tools.root)):
                 await self._ask_before_creating(key.origin)
             job, _ = ledger.create_job(key, seen={"submit": order.mark}, **facts)  # type: ignore[arg-type]
-        if job.seen.get("submit") != order.mark:
+        while job.seen.get("submit") != order.mark:
+            earlier = [*job.seen.get("earlier_submits", ()), job.seen.get("submit")]
+            if order.mark in earlier:
+                raise TakenOver(
+                    f"job {job.job_id}: a later clear of {tools.spec.key.task_id} has taken over (revision "
+                    f"{job.revision}); this try stops. If it is the latest one, clear the task once more"
+                )
             seen = {
                 "submit": order.mark,
+                "earlier_submits": earlier,
                 "previous_plan": job.plan_id or job.seen.get("previous_plan"),
                 "allowance_round": 0,
             }
             fresh = order.rerun is Rerun.FRESH
+            # Whoever changed the job in between did not see the clear: it is tried until it counts.
             job = ledger.begin_revision(job, seen=seen, fresh=fresh, **facts) or tools.reload(job)  # type: ignore[arg-type]
         return job
 
@@ -85,13 +110,14 @@ class Engine:
         job = await self.open(order) if order is not None else tools.ledger.get_job(tools.spec.key.job_id)
         if job is None:
             raise InputError(f"job {tools.spec.key.job_id} is not in the ledger: run the submit task first")
-        if job.state is JobState.STAGING:
-            if order is None:
-                raise InputError(f"job {job.job_id} has no plan: run the submit task first")
+        if job.state is JobState.STAGING and order is not None:
             later = await self._resolve_doubts(job)
             if later is not None:
                 return Progress(job, False, not_before=later.not_before, reason=later.reason)
-            job = stage(tools, order, tools.reload(job))
+            # Whoever was faster may have staged it, or cleared it once more.
+            job = await self.open(order)
+            if job.state is JobState.STAGING:
+                job = stage(tools, order, job)
         return await self._drive(job, until)
 
     async def _resolve_doubts(self, job: Job) -> Later | None:
@@ -104,32 +130,54 @@ class Engine:
 
     async def _drive(self, job: Job, until: Until) -> Progress:
         tools = self.tools
-        template = tools.template(job)
+        everything = until >= Until.RECONCILED
+        revision, template = job.revision, tools.template(_with_plan(job))
         while True:
-            job = tools.reload(job)
+            job = _with_plan(tools.reload(job))
+            if job.revision != revision:
+                # Cleared meanwhile: what is sent from now on is asked as the new plan says.
+                revision, template = job.revision, tools.template(job)
             later = await self._send(job, template)
             await self._observe(job)
-            if await self._reconcile(job, template, everything=until >= Until.RECONCILED):
+            if await self._reconcile(job, template, everything=everything):
                 continue
             job = tools.reload(job)
             waiting = self._waiting(job, later)
             if waiting is not None:
                 return waiting
+            if job.revision != revision or (everything and self._unread(job)):
+                continue  # somebody else moved the job while we looked
             if until <= Until.RECONCILED:
                 return Progress(job, True)
             if job.state is not JobState.HALTED and plan_next_round(tools, job, template) is not None:
                 continue
             if until is Until.RETRIED:
                 return Progress(job, True)
+            if await self._seek_unrecorded(job):
+                continue
             if job.state is JobState.HALTED:
                 return Progress(settle(tools, job, template, final=False), True, reason="halted")
             return Progress(settle(tools, job, template, final=True), True)
+
+    def _unread(self, job: Job) -> bool:
+        """Say whether a batch has ended that nobody has judged yet."""
+        return bool(self.tools.ledger.batches(job.job_id, states=[BatchState.ENDED]))
+
+    async def _seek_unrecorded(self, job: Job) -> bool:
+        """Look for what withdrawn batches left behind: a process that woke up late may have sent one."""
+        found = False
+        for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.SUPERSEDED]):
+            if batch.attempt and batch.revision >= job.floor_revision:
+                found = await seek_strays(self.tools, job, batch) or found
+        return found
 
     async def _send(self, job: Job, template: RequestTemplate) -> Later | None:
         """Send what is planned; returns the earliest time at which more can be sent."""
         tools = self.tools
         soonest: Later | None = None
         for batch in tools.ledger.batches(job.job_id, states=_UNSENT):
+            if batch.kind is BatchKind.DUPLICATE:
+                continue
             if batch.state is not BatchState.SUBMITTING:
                 if job.state is not JobState.RUNNING or batch.revision != job.revision:
                     continue
@@ -149,8 +197,12 @@ class Engine:
         return soonest
 
     def _anything_accepted(self, job: Job) -> bool:
+        """Say whether the revision paid for anything, or has yet to read what an earlier one paid for."""
         accepted = (BatchState.SUBMITTED, BatchState.ENDED, BatchState.RECONCILED, BatchState.LOST)
-        return bool(self.tools.ledger.batches(job.job_id, states=accepted, revision=job.revision))
+        return any(
+            batch.revision == job.revision or batch.state in IN_FLIGHT
+            for batch in self.tools.ledger.batches(job.job_id, states=accepted)
+        )
 
     async def _observe(self, job: Job) -> None:
         for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.SUBMITTED]):
@@ -244,6 +296,13 @@ class Engine:
         if job is None:
             raise InputError(f"job {self.tools.spec.key.job_id} is not in the ledger")
         return job
+
+
+def _with_plan(job: Job) -> Job:
+    """Return the job. :raises InputError: it was cleared, and nobody has staged it yet."""
+    if job.state is JobState.STAGING or job.plan_id is None:
+        raise InputError(f"job {job.job_id} has no plan: run the submit task first")
+    return job
 
 
 def batch_summary(batches: Sequence[Batch]) -> dict[str, int]:

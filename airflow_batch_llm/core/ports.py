@@ -335,6 +335,13 @@ class Backend(Protocol):
 
     provider: str
     limits: Limits
+    #: Seconds after which a create call is given up; a lease is longer.
+    create_timeout: float
+
+    @property
+    def files_expire(self) -> bool:
+        """Whether uploads and results disappear at the provider by themselves."""
+        ...
 
     def line_encoder(self, template: RequestTemplate) -> LineEncoder:
         """Return the encoder for a batch. :raises Refused: the template asks what the protocol lacks."""

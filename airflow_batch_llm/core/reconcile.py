@@ -29,7 +29,7 @@ from airflow_batch_llm.core.ports import Reconciled
 from airflow_batch_llm.core.submit import seek_strays
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
-from airflow_batch_llm.exceptions import NotFound
+from airflow_batch_llm.exceptions import NotFound, ProviderError
 
 QUEUE_CODES = frozenset({"token_limit_exceeded", "too_many_tasks", "queue_full", "request_limit_exceeded"})
 ACCOUNT_CODES = frozenset(
@@ -75,9 +75,22 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
         # Before the batch counts as reconciled: a crash in between halts again, never goes on.
         tools.halt(job, code, f"batch {batch.batch_id}: {ending.code}")
     tools.fault("reconcile.before_reconciled")
-    if tools.ledger.mark_reconciled(batch, result) is not None and batch.input_file_id:
-        await tools.backend.delete_file(batch.input_file_id)
+    if tools.ledger.mark_reconciled(batch, result) is not None:
+        await _clean_up(tools, batch, remote)
     tools.fault("reconcile.after_reconciled")
+
+
+async def _clean_up(tools: Tools, batch: Batch, remote: RemoteBatch) -> None:
+    """Delete the provider's copies of what the workspace holds now; result files only where they would
+    otherwise stay for ever. What cannot be deleted is litter, not a fault of the job."""
+    litter = [batch.input_file_id or remote.input_file_id]
+    if not tools.backend.files_expire:
+        litter += [file.file_id for file in remote.files]
+    for file_id in filter(None, litter):
+        try:
+            await tools.backend.delete_file(file_id)
+        except ProviderError as error:
+            log.warning("batch %s: file %s could not be deleted (%s)", batch.batch_id, file_id, error.code)
 
 
 def rejudge_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> bool:

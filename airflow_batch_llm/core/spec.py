@@ -43,12 +43,13 @@ class Until(IntEnum):
 class Settings:
     """Waiting times of the engine, in seconds.
 
-    :param create_timeout: bound of one create call; its lease is longer by ``lease_margin``.
+    :param create_timeout: bound of one create call, where the backend's own is not longer; its lease is
+        longer by ``lease_margin``.
     :param look_apart: time between the two looks that must both find nothing before a create call is
         repeated.
     :param queue_wait: first wait after "queue full"; doubles up to ``queue_wait_max``.
-    :param cancel_grace: how long a batch that we asked to cancel is waited for.
     :param max_uploads: how often a batch is sent again after its upload was found gone.
+    :param gone_after: how long after the create call a 404 may only mean that the provider's reads lag.
     """
 
     create_timeout: float = 60.0
@@ -56,8 +57,8 @@ class Settings:
     look_apart: float = 60.0
     queue_wait: float = 60.0
     queue_wait_max: float = 900.0
-    cancel_grace: float = 1800.0
     max_uploads: int = 5
+    gone_after: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,51 @@ def test_a_clear_of_the_whole_group_sends_only_what_changed(
     assert changed in [row[0] for row in landed]
 
 
+def test_dead_letters_are_re_driven_and_nothing_answered_is_sent_again(
+    stack: AirflowStack, places: Places, nights: list[Interval], batch_server: BatchServer, scenario: Any
+) -> None:
+    interval = (nights[1][0] + timedelta(minutes=3), nights[1][1])
+    wanted = tickets(places, interval)
+    scenario(
+        {
+            "rows": [
+                {
+                    "match": {"fraction": 0.1, "by": "prompt", "salt": "a"},
+                    "fault": "server_error",
+                    "times": 1,
+                },
+                {"match": {"fraction": 0.05, "by": "prompt", "salt": "b"}, "fault": "content_filter"},
+            ]
+        }
+    )
+    run_id = stack.client.trigger_run(DAG_ID, interval=interval, run_id="redriven__1")
+    assert stack.client.wait_run(DAG_ID, run_id) == "success"
+    assert_accounted(places, run_id, interval)
+    first = letters(places, run_id)
+    assert first and set(first.values()) == {"open"}
+
+    scenario({})
+    stack.client.wait_dag("redrive_dead_letters")
+    stack.client.unpause("redrive_dead_letters")
+    redrive = stack.client.trigger_run(
+        "redrive_dead_letters",
+        conf={"dag_id": DAG_ID, "run_id": run_id, "task_id": TASKS[0], "reason": "the filter was relaxed"},
+    )
+    assert stack.client.wait_run("redrive_dead_letters", redrive) == "success"
+    assert letters(places, run_id) == dict.fromkeys(first, "resolved")
+    assert_accounted(places, run_id, interval)
+    landed = rows(places.warehouse, "SELECT id FROM ticket_labels WHERE _run_id = ?", (run_id,))
+    assert sorted(row[0] for row in landed) == wanted
+    assert sent_after_answer(batch_server) == 0
+
+
+def letters(places: Places, run_id: str) -> dict[str, str]:
+    found = rows(
+        places.ledger, "SELECT custom_id, state FROM batch_llm_dead_letter WHERE run_id = ?", (run_id,)
+    )
+    return {custom_id: state for custom_id, state in found}
+
+
 def _append(warehouse: Path, ticket: str, text: str) -> None:
     with sqlite3.connect(warehouse) as db:
         db.execute("UPDATE tickets SET body = body || ? WHERE id = ?", (text, ticket))

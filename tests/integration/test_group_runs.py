@@ -12,8 +12,6 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_batch_llm import RowPrompt, RowRetry, SqlSink, SqlSource, batch_llm_group
-from airflow_batch_llm.core.model import JobKey
-from airflow_batch_llm.core.publish import read_answers
 from tests.local_server import LocalServer
 
 SCHEMA = {
