@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_batch_llm.core.model import Job, LetterState
+import msgspec
+
+from airflow_batch_llm.core.files import iter_requests
+from airflow_batch_llm.core.model import DeadLetter, Job, LetterState
 from airflow_batch_llm.core.settle import tally
 from airflow_batch_llm.core.spec import Progress, Until
 from airflow_batch_llm.exceptions import AllRowsFailed, ConfigurationError, DeadLetterLimit, JobHalted
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 _SHOWN_CODES = 5
 _SHOWN_MESSAGE = 200
 _COUNTED_MESSAGES = 1000
+#: A message that has so many characters in a row from its request quotes it.
+_QUOTE = 12
 
 
 class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
@@ -69,13 +74,49 @@ def describe_codes(codes: Mapping[str, int]) -> str:
 def _shared_message(session: JobSession, job: Job) -> str:
     """Quote the provider's commonest message, if several rows share it to the letter.
 
-    A message that quotes a row's own text differs from row to row and is never shown.
+    A message that quotes what was asked is never shown: not one that differs from row to row, and not
+    one that repeats a piece of its row's request (the same text may have been sent for several rows).
     """
     seen: Counter[str] = Counter()
+    examples: dict[str, DeadLetter] = {}
     for letter in session.ledger.dead_letters(job.job_id, states=[LetterState.OPEN]):
         if letter.message and (letter.message in seen or len(seen) < _COUNTED_MESSAGES):
             seen[letter.message] += 1
-    common = seen.most_common(1)
-    if not common or common[0][1] < 2:
+            examples.setdefault(letter.message, letter)
+    if not seen:
         return ""
-    return f"; {common[0][1]} rows say: {common[0][0][:_SHOWN_MESSAGE]}"
+    message, number = seen.most_common(1)[0]
+    shown = message[:_SHOWN_MESSAGE]
+    if number < 2 or _repeats(shown, _request_texts(session, job, examples[message])):
+        return ""
+    return f"; {number} rows say: {shown}"
+
+
+def _request_texts(session: JobSession, job: Job, letter: DeadLetter) -> list[str] | None:
+    """Return every text of the letter's request, None where it cannot be found."""
+    tools = session.tools
+    for batch in session.ledger.batches(job.job_id):
+        if batch.path == letter.request_path:
+            for request in iter_requests(tools.workspace, tools.root, batch):
+                if request.wire_id == letter.wire_id:
+                    return list(_texts(msgspec.json.decode(request.body)))
+    return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+def _repeats(message: str, texts: Sequence[str] | None) -> bool:
+    """Say whether a piece of the message stands in one of the texts; without texts it may."""
+    if texts is None:
+        return True
+    pieces = [message[i : i + _QUOTE] for i in range(max(len(message) - _QUOTE, 0) + 1)]
+    return any(piece in text for text in texts for piece in pieces)

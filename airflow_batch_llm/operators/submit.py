@@ -88,12 +88,17 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
 
     async def work(self, session: JobSession, context: Context) -> Progress:
         """Stage if this revision has no plan yet, send, look."""
-        order = self._order(session, context)
-        self._refuse_when_cleared_alone(session, order.mark, context)
+        mark = context["ti"].max_tries
         job = session.ledger.get_job(session.tools.spec.key.job_id)
-        begins = job is None or job.seen.get("submit") != order.mark
-        if begins and session.tools.spec.sink is not None:
-            session.tools.spec.sink.check()
+        if job is not None and job.seen.get("submit") == mark and job.plan_id is not None:
+            # Staged: neither source nor prompt is looked at again, they may have changed or gone.
+            return await session.engine.advance(Until.ENDED)
+        self._refuse_when_cleared_alone(session, mark, context)
+        order = self._order(session, context)
+        # Asks for what all rows share; later each row would be refused by itself.
+        session.backend.line_encoder(order.template)
+        if self.sink is not None:
+            self.sink.resolve(context, session.tools.spec.judge.schema, self.source.key).check()
         return await session.engine.advance(Until.ENDED, order)
 
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
