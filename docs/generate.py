@@ -102,9 +102,7 @@ def parameter_table(name: str) -> str:
     for parameter in _parameters(block):
         if parameter.name not in meanings:
             raise LookupError(f"{name}: no docstring says what {parameter.name!r} is")
-        rows.append(
-            (f"`{parameter.name}`", _type(parameter), _default(parameter), meanings[parameter.name])
-        )
+        rows.append((f"`{parameter.name}`", _type(parameter), _default(parameter), meanings[parameter.name]))
     return _table(("parameter", "type", "default", "meaning"), rows)
 
 
@@ -158,7 +156,8 @@ def _default(parameter: inspect.Parameter) -> str:
 def verdict_table() -> str:
     """Return verdict, default disposition and meaning."""
     rows = [
-        (f"`{verdict}`", f"`{DEFAULT_DISPOSITIONS[verdict]}`", VERDICT_MEANINGS[verdict]) for verdict in Verdict
+        (f"`{verdict}`", f"`{DEFAULT_DISPOSITIONS[verdict]}`", VERDICT_MEANINGS[verdict])
+        for verdict in Verdict
     ]
     return _table(("verdict", "by default", "what the row says"), rows)
 

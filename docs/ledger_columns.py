@@ -66,7 +66,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "first_look_at": "first look that did not find a batch in doubt",
         "input_file_id": "the provider's",
         "provider_batch_id": "the provider's",
-        "provider_status": "`pending`, `running`, `cancelling`, `done`, `failed`, `cancelled`, `expired`, `unknown`",
+        "provider_status": "`pending`, `running`, `cancelling`, `done`, `failed`, `cancelled`, `expired`, "
+        "`unknown` (counts as running)",
         "submitted_at": "",
         "ended_at": "",
         "cancel_asked_by": "who asked to cancel: `machine` at a time-out",
@@ -96,7 +97,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "attempts": "JSON: every attempt with round, provider batch, verdict, code, time, tokens",
         "attempt_count": "",
         **_USAGE,
-        "state": "`open` → `redriving` → `resolved` or `open`; `discarded`: withdrawn or changed in the source",
+        "state": "`open` → `redriving` → `resolved` or `open`; `discarded`: withdrawn or "
+        "changed in the source",
         "actor": "of the last change",
         "reason": "of the last change",
         "changes": "one JSON line per change of state: time, from, to, actor, reason",
@@ -108,8 +110,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "job_id": "",
         "batch_id": "where it is about a batch",
         "actor": "`machine`, `clear`, `redrive <dag>/<run>`",
-        "action": "`job_created`, `plan_pinned`, `uploaded`, `submitting`, `submitted`, `ended`, `reconciled`, "
-        "`round_pinned`, `halted`, `settled` …",
+        "action": "`job_created`, `plan_pinned`, `uploaded`, `submitting`, `submitted`, `ended`, "
+        "`reconciled`, `round_pinned`, `halted`, `settled` …",
         "reason": "ids and counts, no text of prompts or answers",
     },
     "batch_llm_meta": {"name": "`namespace`", "value": ""},
