@@ -172,6 +172,12 @@ class ClearedAlone(BatchLLMError):
     code = "BLLM-034"
 
 
+class TakenOver(BatchLLMError):
+    """A later clear of the task has taken the job over: this try is of an earlier one and stops."""
+
+    code = "BLLM-035"
+
+
 class DeadLetterLimit(BatchLLMError):
     """More dead letters than ``max_dead_letter_ratio`` allows. Everything else has been published."""
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.model import Batch, Outcome, Request
 from airflow_batch_llm.core.ports import Workspace
+from airflow_batch_llm.exceptions import WorkspaceError
 
 _requests = msgspec.json.Decoder(Request)
 _outcomes = msgspec.json.Decoder(Outcome)
@@ -90,9 +92,12 @@ def raw_path(root: str, batch: Batch, kind: str) -> str:
     return f"{batch_folder(root, batch)}/raw/{kind}.jsonl"
 
 
-def outcomes_path(root: str, batch: Batch) -> str:
-    """Return the outcomes of a batch, one per request, in request order."""
-    return f"{batch_folder(root, batch)}/outcomes.jsonl"
+def outcomes_path(root: str, batch: Batch, sha256: str) -> str:
+    """Return the outcomes of a batch, one per request, in request order.
+
+    The digest stands in the name: judging again, or twice at once, never overwrites what is read.
+    """
+    return f"{batch_folder(root, batch)}/outcomes-{sha256[:16]}.jsonl"
 
 
 def results_path(root: str, revision: int) -> str:
@@ -108,10 +113,24 @@ def iter_requests(workspace: Workspace, root: str, batch: Batch) -> Iterator[Req
 
 
 def iter_outcomes(workspace: Workspace, root: str, batch: Batch) -> Iterator[Outcome]:
-    """Yield a batch's outcomes in request order."""
-    with workspace.open(outcomes_path(root, batch)) as file:
-        for _, line in iter_lines(read_chunks(file)):
+    """Yield the outcomes of a reconciled batch in request order, checked against the ledger's digest.
+
+    :raises WorkspaceError: they are not what the ledger says (told when the end is reached).
+    """
+    expected = batch.outcomes_sha256 or ""
+    path = outcomes_path(root, batch, expected)
+    digest = hashlib.sha256()
+    with workspace.open(path) as file:
+        for _, line in iter_lines(_digested(file, digest)):
             yield _outcomes.decode(line)
+    if digest.hexdigest() != expected:
+        raise WorkspaceError(f"{workspace.url(path)} is not what the ledger says it is: its SHA-256 differs")
+
+
+def _digested(file: BinaryIO, digest: Any) -> Iterator[bytes]:
+    for chunk in read_chunks(file):
+        digest.update(chunk)
+        yield chunk
 
 
 def iter_member_ids(workspace: Workspace, root: str, plan_id: str) -> Iterator[tuple[str, str]]:

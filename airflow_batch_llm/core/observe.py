@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_batch_llm.core.model import Batch, Job
+from airflow_batch_llm.core.model import Batch, BatchKind, Job, RemoteBatch, RemoteStatus
+from airflow_batch_llm.core.submit import ask_to_cancel
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.exceptions import NotFound
 
@@ -10,31 +11,58 @@ from airflow_batch_llm.exceptions import NotFound
 async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
     """Look at one submitted batch; returns it as ended, or None while it runs.
 
-    Past the job's or the batch's own time the provider is asked, once, to cancel it.
+    Past the job's or the batch's own time the provider is asked to cancel it.
     """
     try:
         remote = await tools.backend.retrieve(batch.provider_batch_id or "")
     except NotFound:
-        tools.ledger.mark_lost(batch, "provider answers 404")
-        tools.halt(job, "BLLM-031", f"batch {batch.batch_id} is unknown to the provider")
+        _take_as_lost(tools, job, batch)
         return None
-    if remote.status.terminal:
+    if remote.status.terminal and (not lacks_answers(remote) or _past_window(tools, batch)):
         tools.fault("observe.before_ended")
         ended = tools.ledger.mark_ended(batch, remote)
         return ended if ended is not None else tools.ledger.get_batch(batch.batch_id)
-    if batch.cancel_asked_at is None and (overdue := _overdue(tools, job, batch)):
+    overdue = _overdue(tools, job, batch)
+    if overdue and batch.cancel_asked_at is None and not remote.status.terminal:
         log.warning("batch %s: %s; asking the provider to cancel it", batch.batch_id, overdue)
-        if tools.ledger.ask_cancel(batch, actor="machine", reason=overdue) is not None:
-            tools.fault("observe.before_cancel")
-            await tools.backend.cancel(remote.id)
+        noted = tools.ledger.ask_cancel(batch, actor="machine", reason=overdue)
+        tools.fault("observe.before_cancel")
+        batch = noted if noted is not None else batch
+    if batch.cancel_asked_at is not None and remote.status in _CAN_BE_CANCELLED:
+        # Also where it was noted before: the process that noted it may have died before it asked.
+        await ask_to_cancel(tools, batch)
     return None
+
+
+_CAN_BE_CANCELLED = frozenset({RemoteStatus.PENDING, RemoteStatus.RUNNING, RemoteStatus.UNKNOWN})
+
+
+def lacks_answers(remote: RemoteBatch) -> bool:
+    """Say whether the provider counts answers but names no file with them.
+
+    Files can be named later than the end is; a row must not count as missing, and be paid for again,
+    because its file was not named yet.
+    """
+    return remote.counts.get("completed", 0) > 0 and not any(file.kind == "output" for file in remote.files)
+
+
+def _take_as_lost(tools: Tools, job: Job, batch: Batch) -> None:
+    """The provider denies a batch of ours. Right after the create call it may only not know it yet."""
+    if (batch.submitted_at or 0.0) + tools.settings.gone_after > tools.ledger.now():
+        log.info("batch %s: not known to the provider yet", batch.batch_id)
+        return
+    if batch.kind is BatchKind.PRIMARY and batch.revision >= job.floor_revision:
+        # Before the batch counts as lost: a crash in between halts again, never goes on.
+        tools.halt(job, "BLLM-031", f"batch {batch.batch_id} is unknown to the provider")
+    tools.ledger.mark_lost(batch, "provider answers 404")
 
 
 def _overdue(tools: Tools, job: Job, batch: Batch) -> str | None:
-    now = tools.ledger.now()
-    if job.deadline_at is not None and now > job.deadline_at:
+    if job.deadline_at is not None and tools.ledger.now() > job.deadline_at:
         return "job_timeout"
+    return "batch_timeout" if _past_window(tools, batch) else None
+
+
+def _past_window(tools: Tools, batch: Batch) -> bool:
     window = tools.backend.limits.window_seconds + 3600.0
-    if batch.submitted_at is not None and now > batch.submitted_at + window:
-        return "batch_timeout"
-    return None
+    return batch.submitted_at is not None and tools.ledger.now() > batch.submitted_at + window

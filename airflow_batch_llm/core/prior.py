@@ -65,7 +65,7 @@ def index_prior(tools: Tools, job: Job, index: RowIndex) -> list[Batch]:
     """Fill the index with every row that earlier revisions sent; return the batches still in flight.
 
     The index holds wire id -> (:class:`Known`, batch number, attempts as JSON). Only batches at or
-    above ``floor_revision`` count.
+    above ``floor_revision`` count; of a duplicate only its answers do.
     """
     carried = []
     for number, batch in enumerate(tools.ledger.batches(job.job_id)):
@@ -73,6 +73,8 @@ def index_prior(tools: Tools, job: Job, index: RowIndex) -> list[Batch]:
             continue
         if batch.state is BatchState.RECONCILED:
             rows = _reconciled_rows(tools, batch, number)
+            if batch.kind is BatchKind.DUPLICATE:
+                rows = (row for row in rows if row[1] is Known.ANSWERED)
         elif batch.state in IN_FLIGHT and batch.kind is BatchKind.PRIMARY:
             carried.append(batch)
             rows = (

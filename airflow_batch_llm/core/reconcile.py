@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests, outcomes_path, raw_path
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.model import (
+    IN_FLIGHT,
+    NOT_SENT,
     Attempt,
     Batch,
     BatchError,
+    BatchKind,
     BatchState,
     Job,
     Outcome,
@@ -24,17 +29,20 @@ from airflow_batch_llm.core.model import (
     Row,
     Usage,
 )
+from airflow_batch_llm.core.observe import lacks_answers
 from airflow_batch_llm.core.policy import attempts_used
 from airflow_batch_llm.core.ports import Reconciled
 from airflow_batch_llm.core.submit import seek_strays
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
-from airflow_batch_llm.exceptions import NotFound, ProviderError
+from airflow_batch_llm.exceptions import NotFound, ProviderError, Unreachable
 
 QUEUE_CODES = frozenset({"token_limit_exceeded", "too_many_tasks", "queue_full", "request_limit_exceeded"})
 ACCOUNT_CODES = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "spend_limit_reached"}
 )
+#: Code of rows whose batch was refused without naming a line.
+FAILED_WHOLE = "batch_failed_whole"
 #: Faults that every line shares although the provider names only the first.
 SHARED_CODES = frozenset(
     {"model_not_found", "mismatched_model", "model_mismatch", "invalid_url", "url_mismatch", "unknown_model"}
@@ -61,17 +69,30 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
 
     A batch that failed before it ran because the queue was full, or because its upload is gone, is
     put back to ``planned`` instead.
+
+    :raises Unreachable: the provider shows a batch that has ended as running.
     """
     remote = await tools.backend.retrieve(batch.provider_batch_id or "")
+    if not remote.status.terminal:
+        raise Unreachable(
+            f"batch {batch.batch_id} had ended and is now shown as {remote.raw_status}; looked at again later"
+        )
     if _put_back(tools, batch, remote):
         return
-    await seek_strays(tools, job, batch)
-    files = await _fetch(tools, batch, remote)
+    if batch.kind is BatchKind.PRIMARY and batch.attempt > 1:
+        await seek_strays(tools, job, batch)
+    try:
+        files = await _fetch(tools, batch, remote)
+    except NotFound:
+        now = tools.ledger.get_batch(batch.batch_id)
+        if now is not None and now.state is not BatchState.ENDED:
+            return  # somebody else has read it meanwhile and deleted the provider's copy
+        raise
     ending = _ending(batch, remote)
     tools.fault("reconcile.before_outcomes")
     result, halts = judge_batch(tools, job, batch, template, files, ending)
     code = ending.halt or ("BLLM-021" if halts else None)
-    if code is not None:
+    if code is not None and batch.kind is BatchKind.PRIMARY and batch.revision >= job.floor_revision:
         # Before the batch counts as reconciled: a crash in between halts again, never goes on.
         tools.halt(job, code, f"batch {batch.batch_id}: {ending.code}")
     tools.fault("reconcile.before_reconciled")
@@ -83,7 +104,7 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
 async def _clean_up(tools: Tools, batch: Batch, remote: RemoteBatch) -> None:
     """Delete the provider's copies of what the workspace holds now; result files only where they would
     otherwise stay for ever. What cannot be deleted is litter, not a fault of the job."""
-    litter = [batch.input_file_id or remote.input_file_id]
+    litter = [_own_input(tools, batch, remote)]
     if not tools.backend.files_expire:
         litter += [file.file_id for file in remote.files]
     for file_id in filter(None, litter):
@@ -91,6 +112,13 @@ async def _clean_up(tools: Tools, batch: Batch, remote: RemoteBatch) -> None:
             await tools.backend.delete_file(file_id)
         except ProviderError as error:
             log.warning("batch %s: file %s could not be deleted (%s)", batch.batch_id, file_id, error.code)
+
+
+def _own_input(tools: Tools, batch: Batch, remote: RemoteBatch) -> str | None:
+    """Return the uploaded file unless another batch, a duplicate or its primary, may still be reading it."""
+    file_id = batch.input_file_id or remote.input_file_id
+    others = tools.ledger.batches(batch.job_id, states=IN_FLIGHT | NOT_SENT)
+    return None if any(other.input_file_id == file_id for other in others) else file_id
 
 
 def rejudge_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> bool:
@@ -108,7 +136,11 @@ def rejudge_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
 
 
 def _put_back(tools: Tools, batch: Batch, remote: RemoteBatch) -> bool:
-    if remote.status is not RemoteStatus.FAILED or remote.files:
+    if remote.status is not RemoteStatus.FAILED or remote.files or batch.kind is BatchKind.DUPLICATE:
+        return False
+    current = tools.ledger.get_job(batch.job_id)
+    if current is None or current.revision != batch.revision:
+        # Nobody sends what an earlier revision planned: its rows go into this one's next round.
         return False
     codes = {error.code for error in remote.errors}
     if codes & QUEUE_CODES:
@@ -125,6 +157,9 @@ def _put_back(tools: Tools, batch: Batch, remote: RemoteBatch) -> bool:
 
 def _ending(batch: Batch, remote: RemoteBatch) -> _Ending:
     """Decide what a request without a row means, from how the batch ended."""
+    if lacks_answers(remote):
+        # Paid for and not to be had: whether they are paid for again is a person's decision.
+        return _Ending(Verdict.MISSING, "no_result_file", {}, Disposition.HALT, "BLLM-031")
     if remote.status is RemoteStatus.EXPIRED:
         return _Ending(Verdict.EXPIRED, "batch_expired", {})
     if remote.status is RemoteStatus.CANCELLED:
@@ -139,6 +174,8 @@ def _ending(batch: Batch, remote: RemoteBatch) -> _Ending:
 def _failed(batch: Batch, remote: RemoteBatch) -> _Ending:
     first = remote.errors[0] if remote.errors else BatchError("batch_failed")
     codes = {error.code for error in remote.errors}
+    if codes & QUEUE_CODES:
+        return _Ending(Verdict.CANCELLED, first.code, {})
     if codes & ACCOUNT_CODES:
         return _Ending(Verdict.ACCOUNT, first.code, {}, Disposition.HALT, "BLLM-021")
     if codes & SHARED_CODES or first.param in ("file_id", "input_file_id"):
@@ -146,7 +183,7 @@ def _failed(batch: Batch, remote: RemoteBatch) -> _Ending:
     lines = {error.line: error for error in remote.errors if error.line is not None}
     if not lines and batch.requests == 1:
         lines = {1: first}
-    return _Ending(Verdict.CANCELLED, "batch_failed" if lines else "batch_failed_whole", lines)
+    return _Ending(Verdict.CANCELLED, "batch_failed" if lines else FAILED_WHOLE, lines)
 
 
 async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[str, Any]]:
@@ -212,7 +249,7 @@ def judge_batch(
     *,
     before: Sequence[Outcome] = (),
 ) -> tuple[Reconciled, int]:
-    """Write ``outcomes.jsonl``; returns what goes into the ledger and how many rows halt the job."""
+    """Write the batch's outcomes; returns what goes into the ledger and how many rows halt the job."""
     slots = [
         _Slot(request.custom_id, request.wire_id, request.history)
         for request in iter_requests(tools.workspace, tools.root, batch)
@@ -221,7 +258,7 @@ def judge_batch(
     counts: Counter[str] = Counter()
     usage = Usage()
     halts = 0
-    with tools.workspace.writer(outcomes_path(tools.root, batch)) as out:
+    with _outcomes_file(tools, batch) as out:
         for line, slot in enumerate(slots, start=1):
             stands = before[line - 1] if before else None
             promoted = slot.verdict is Verdict.OK and stands is not None and stands.verdict is not Verdict.OK
@@ -235,6 +272,37 @@ def judge_batch(
             out.write(encode_line(outcome))
     result = Reconciled(out.sha256, tools.spec.judge.fingerprint, dict(counts), usage, tuple(files))
     return result, halts
+
+
+class _OutcomesFile:
+    """Outcomes on their way to the workspace."""
+
+    def __init__(self, local: BinaryIO) -> None:
+        self._local = local
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def write(self, line: bytes) -> None:
+        self._local.write(line)
+        self._digest.update(line)
+
+
+@contextmanager
+def _outcomes_file(tools: Tools, batch: Batch) -> Iterator[_OutcomesFile]:
+    """Write a file of outcomes whose name holds its digest.
+
+    Two processes may judge a batch at once, each its own way (other judge, other revision): neither
+    may overwrite the file that the ledger has come to name.
+    """
+    with tempfile.TemporaryDirectory(prefix="batch-llm-outcomes-") as folder:
+        local = Path(folder) / "outcomes.jsonl"
+        with local.open("wb", buffering=1 << 20) as file:
+            out = _OutcomesFile(file)
+            yield out
+        tools.workspace.put_file(outcomes_path(tools.root, batch, out.sha256), local)
 
 
 def _read_rows(

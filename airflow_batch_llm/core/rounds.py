@@ -20,15 +20,19 @@ from airflow_batch_llm.core.model import (
     LetterState,
     Outcome,
     Plan,
+    RemoteStatus,
     Request,
     RequestTemplate,
 )
 from airflow_batch_llm.core.ports import RowIndex
 from airflow_batch_llm.core.prior import attempt_of
+from airflow_batch_llm.core.reconcile import FAILED_WHOLE
 from airflow_batch_llm.core.shards import ShardWriter, TooLarge
 from airflow_batch_llm.core.tools import Tools, chunks, log
-from airflow_batch_llm.core.verdicts import Disposition
+from airflow_batch_llm.core.verdicts import Disposition, Verdict
 
+#: More batches refused as a whole in one round than this is no search for single rows any more.
+_MOST_REFUSED = 32
 _AGAIN = frozenset({Disposition.RETRY, Disposition.RETRY_FREE, Disposition.RETRY_CHANGED, Disposition.HALT})
 
 
@@ -43,13 +47,25 @@ class _Again:
 
 
 def plan_next_round(tools: Tools, job: Job, template: RequestTemplate) -> Job | None:
-    """Pin round k+1 with every row of round k that is sent again; None where there is none."""
+    """Pin round k+1 with every row of round k that is sent again; None where there is none.
+
+    Where more batches were refused as a whole than a few bad rows explain, the job is halted instead.
+    """
     sources = _sources(tools, job)
+    refused = sum(_refused_whole(batch) for batch in sources)
+    if refused > _MOST_REFUSED:
+        tools.halt(job, "BLLM-023", f"{refused} batches of round {job.round} were refused as a whole")
+        return tools.reload(job)
     with ExitStack() as stack:
         members = _member_index(tools, job, sources, stack)
-        answered = _answered_in_duplicates(tools, sources)
+        answered = _answered_in_duplicates(tools, job)
         again = _leftovers(tools, job, template, sources, members, answered)
         return _pin(tools, job, template, again, delay=tools.spec.policy.delay)
+
+
+def _refused_whole(batch: Batch) -> bool:
+    """Say whether the provider refused a batch of several rows and named no line."""
+    return batch.provider_status == RemoteStatus.FAILED and set(batch.counts) == {Verdict.CANCELLED}
 
 
 def _sources(tools: Tools, job: Job) -> list[Batch]:
@@ -79,10 +95,12 @@ def _member_index(tools: Tools, job: Job, sources: Sequence[Batch], stack: ExitS
         # The newest batch of a row decides; an answer decides for good.
         for outcomes in chunks(iter_outcomes(tools.workspace, tools.root, batch)):
             landed = [(o.wire_id, _DECIDED, 0) for o in outcomes if o.disposition is Disposition.LAND]
+            index.update(landed, where_a=[_UNDECIDED])
+            if batch.kind is BatchKind.DUPLICATE:
+                continue
             others = [
                 (o.wire_id, _UNDECIDED, number) for o in outcomes if o.disposition is not Disposition.LAND
             ]
-            index.update(landed, where_a=[_UNDECIDED])
             index.update(others, where_a=[_UNDECIDED])
     return index
 
@@ -90,12 +108,12 @@ def _member_index(tools: Tools, job: Job, sources: Sequence[Batch], stack: ExitS
 _UNDECIDED, _DECIDED = 0, 1
 
 
-def _answered_in_duplicates(tools: Tools, sources: Iterable[Batch]) -> set[str]:
-    """Return rows that a duplicate batch answered: they are not sent again."""
+def _answered_in_duplicates(tools: Tools, job: Job) -> set[str]:
+    """Return rows that a duplicate batch of any round answered: they are not sent again."""
     return {
         outcome.wire_id
-        for batch in sources
-        if batch.kind is BatchKind.DUPLICATE
+        for batch in tools.ledger.batches(job.job_id, states=[BatchState.RECONCILED])
+        if batch.kind is BatchKind.DUPLICATE and batch.revision >= job.floor_revision
         for outcome in iter_outcomes(tools.workspace, tools.root, batch)
         if outcome.disposition is Disposition.LAND
     }
@@ -110,11 +128,12 @@ def _leftovers(
     answered: set[str],
 ) -> Iterator[_Again]:
     earlier = [b.batch_id for b in sources if b.revision < job.revision]
+    last: tuple[str, bool] | None = None
     for batch in sources:
         if batch.kind is BatchKind.DUPLICATE:
             continue
         place = (_UNDECIDED, earlier.index(batch.batch_id) + 1) if batch.revision < job.revision else None
-        last_half = batch.requests // 2
+        middle = batch.requests // 2
         requests = iter_requests(tools.workspace, tools.root, batch)
         outcomes = iter_outcomes(tools.workspace, tools.root, batch)
         for number, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
@@ -124,9 +143,10 @@ def _leftovers(
                 found = members.get(outcome.wire_id)
                 if found is None or found[:2] != place:
                     continue
-            # A batch refused as a whole is cut in two, to find the line at fault.
-            halved = outcome.code == "batch_failed_whole" and number in (0, last_half)
-            yield _again(tools, template, batch, request, outcome, cut_before=halved)
+            # A batch refused as a whole is cut in two, to find the line at fault; its rows go with no others.
+            half = (batch.batch_id, number >= middle) if outcome.code == FAILED_WHOLE else None
+            yield _again(tools, template, batch, request, outcome, cut_before=half != last)
+            last = half
 
 
 def _again(

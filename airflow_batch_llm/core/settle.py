@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from enum import IntEnum
 
 from airflow_batch_llm.core.drafts import LandingInfo
-from airflow_batch_llm.core.files import iter_member_ids, iter_outcomes, iter_refusals, iter_requests
+from airflow_batch_llm.core.files import (
+    iter_member_ids,
+    iter_outcomes,
+    iter_refusals,
+    iter_requests,
+    plan_path,
+    rows_path,
+)
 from airflow_batch_llm.core.model import (
     Batch,
     BatchKind,
@@ -25,10 +33,11 @@ from airflow_batch_llm.core.prior import attempt_of
 from airflow_batch_llm.core.publish import publish, read_answers
 from airflow_batch_llm.core.tools import Tools, chunks
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
-from airflow_batch_llm.exceptions import AccountingError
+from airflow_batch_llm.exceptions import AccountingError, WorkspaceError
 
 #: Stands for "refused when staged" where a batch number is expected.
 REFUSED = -2
+MACHINE = "machine"
 
 
 class Fate(IntEnum):
@@ -64,10 +73,30 @@ def settle(tools: Tools, job: Job, template: RequestTemplate, *, final: bool) ->
         tools.fault("settle.before_sink")
         info = LandingInfo(job.key, job.job_id, job.revision)
         counts["landed"] = tools.spec.sink.land(read_answers(tools, job), info)
-    tools.fault("settle.before_close")
     if not final:
         return tools.reload(job)
-    return tools.ledger.settle_job(job, counts) or tools.reload(job)
+    litter = _unpinned_plans(tools, job, batches)
+    tools.fault("settle.before_close")
+    settled = tools.ledger.settle_job(job, counts)
+    if settled is None:
+        return tools.reload(job)
+    # Whoever wrote them believed in the job as it was before this moment and can pin them no more.
+    for folder in litter:
+        tools.workspace.delete_tree(folder)
+    return settled
+
+
+def _unpinned_plans(tools: Tools, job: Job, batches: list[Batch]) -> list[str]:
+    """Return the folders of plans that processes left behind which lost, or died before they pinned."""
+    pinned = {batch.plan_id for batch in batches} | {job.plan_id, job.seen.get("previous_plan")}
+    keep = {plan_path(tools.root, plan_id) for plan_id in pinned if plan_id}
+    start = plan_path(tools.root, "")
+    found = {
+        start + path.removeprefix(start).partition("/")[0]
+        for path in tools.workspace.list(tools.root)
+        if path.startswith(start)
+    }
+    return sorted(found - keep)
 
 
 def _count_rows(
@@ -84,6 +113,11 @@ def _count_rows(
         for refusals in chunks(iter_refusals(tools.workspace, tools.root, job.plan_id)):
             index.update([(r.wire_id, Fate.DEAD, REFUSED) for r in refusals], where_a=[Fate.PENDING])
             refused += len(refusals)
+    if refused != job.counts.get("refused", 0):
+        raise AccountingError(
+            f"job {job.job_id}: {job.counts.get('refused', 0)} rows were refused when staged, but the plan "
+            f"names {refused}"
+        )
     found = index.counts()
     answered, dead = found.get(Fate.ANSWERED, 0), found.get(Fate.DEAD, 0)
     left, pending = found.get(Fate.LEFT, 0), found.get(Fate.PENDING, 0)
@@ -109,9 +143,16 @@ def _index_members(tools: Tools, job: Job, index: RowIndex) -> int:
     if job.plan_id is None:
         return 0
     total = 0
+    digest = hashlib.sha256()
     for chunk in chunks(iter_member_ids(tools.workspace, tools.root, job.plan_id)):
         total += len(chunk)
+        digest.update("".join(wire_id for _, wire_id in chunk).encode())
         index.insert([(wire_id, Fate.PENDING, -1) for _, wire_id in chunk])
+    if digest.hexdigest() != job.plan_digest:
+        raise WorkspaceError(
+            f"{tools.workspace.url(rows_path(tools.root, job.plan_id))} is not what was pinned: the digest "
+            "of its rows differs"
+        )
     if total != job.counts.get("rows", total):
         raise AccountingError(
             f"job {job.job_id}: {job.counts['rows']} rows were staged but the plan holds {total}"
@@ -194,6 +235,15 @@ def _refusal_letters(tools: Tools, job: Job, index: RowIndex) -> Iterator[DeadLe
         )
 
 
+#: States in which the letter of a dead row is not noticed by anybody.
+_COMES_BACK = (LetterState.REDRIVING, LetterState.RESOLVED)
+
+
+def _discarded_by_us(letter: DeadLetter) -> bool:
+    """Say whether a letter was discarded because its row was withdrawn, not by a person."""
+    return letter.state is LetterState.DISCARDED and letter.actor == MACHINE
+
+
 def _move_letters(tools: Tools, job: Job, index: RowIndex, *, final: bool) -> None:
     """Bring the letters of earlier settlements up to date with where their rows stand now."""
     dead = {Fate.DEAD, Fate.LEFT} if final else {Fate.DEAD}
@@ -205,7 +255,7 @@ def _move_letters(tools: Tools, job: Job, index: RowIndex, *, final: bool) -> No
                 superseded.append(letter.wire_id)
             elif found[0] == Fate.ANSWERED:
                 resolved.append(letter.wire_id)
-            elif found[0] in dead and letter.state in (LetterState.REDRIVING, LetterState.RESOLVED):
+            elif found[0] in dead and (letter.state in _COMES_BACK or _discarded_by_us(letter)):
                 reopened.append(letter.wire_id)
         move = tools.ledger.move_dead_letters
         standing = [LetterState.OPEN, LetterState.REDRIVING]
@@ -215,7 +265,7 @@ def _move_letters(tools: Tools, job: Job, index: RowIndex, *, final: bool) -> No
                 resolved,
                 to=LetterState.RESOLVED,
                 expect=standing,
-                actor="machine",
+                actor=MACHINE,
                 reason="answered",
             )
         if reopened:
@@ -223,8 +273,8 @@ def _move_letters(tools: Tools, job: Job, index: RowIndex, *, final: bool) -> No
                 job.job_id,
                 reopened,
                 to=LetterState.OPEN,
-                expect=[LetterState.REDRIVING, LetterState.RESOLVED],
-                actor="machine",
+                expect=[*_COMES_BACK, LetterState.DISCARDED],
+                actor=MACHINE,
                 reason="failed again",
             )
         if superseded:
@@ -234,7 +284,7 @@ def _move_letters(tools: Tools, job: Job, index: RowIndex, *, final: bool) -> No
                 superseded,
                 to=LetterState.DISCARDED,
                 expect=standing,
-                actor="machine",
+                actor=MACHINE,
                 reason=reason,
             )
 

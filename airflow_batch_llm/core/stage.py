@@ -74,6 +74,7 @@ class _Staging:
         self._tools, self._order, self._job, self._plan_id = tools, order, job, plan_id
         self._wire_ids = WireIds(job.key, order.template)
         self._complaints: list[str] = []
+        self._checked_rows = 0
         self._counts: Counter[str] = Counter()
         self._digest = hashlib.sha256()
 
@@ -126,7 +127,12 @@ class _Staging:
                 self._complain(draft.line, complaint)
             else:
                 good.append(draft)
-        repeated = custom_ids.insert([(draft.custom_id, draft.line, 0) for draft in good])
+        # The ordinal tells two rows apart whose source gives both the same line.
+        places = range(self._checked_rows, self._checked_rows + len(good))
+        self._checked_rows += len(good)
+        repeated = custom_ids.insert(
+            [(draft.custom_id, draft.line, place) for draft, place in zip(good, places, strict=True)]
+        )
         for _, line, first in repeated:
             self._complain(line, f"repeats the custom_id of line {first}")
         if not self._complaints:

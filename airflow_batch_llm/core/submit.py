@@ -10,7 +10,15 @@ from pathlib import Path
 
 from airflow_batch_llm.core.files import iter_requests
 from airflow_batch_llm.core.ids import META_JOB, META_ORIGIN, META_TOKEN, attempt_token
-from airflow_batch_llm.core.model import Batch, BatchState, Job, RemoteBatch, RemoteStatus, RequestTemplate
+from airflow_batch_llm.core.model import (
+    Batch,
+    BatchKind,
+    BatchState,
+    Job,
+    RemoteBatch,
+    RemoteStatus,
+    RequestTemplate,
+)
 from airflow_batch_llm.core.ports import CreateOrder
 from airflow_batch_llm.core.shards import batch_template
 from airflow_batch_llm.core.tools import Tools, log
@@ -83,8 +91,8 @@ async def _encoded(tools: Tools, batch: Batch, template: RequestTemplate) -> Asy
 
 
 async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
-    settings = tools.settings
-    lease = settings.create_timeout + settings.lease_margin
+    create_timeout = max(tools.settings.create_timeout, tools.backend.create_timeout)
+    lease = create_timeout + tools.settings.lease_margin
     tools.fault("submit.before_intent")
     intent = tools.ledger.enter_submitting(batch, revision=job.revision, lease_seconds=lease)
     if intent is None:
@@ -101,8 +109,9 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
         display_name=batch.batch_id,
     )
     # The process may have been suspended since the intent was written: a stale intent is not acted on.
-    if intent.lease_until is None or intent.lease_until - tools.ledger.now() < settings.create_timeout:
+    if intent.lease_until is None or intent.lease_until - tools.ledger.now() < create_timeout:
         return Later(intent.lease_until or tools.ledger.now(), "lease_too_old")
+    tools.fault("submit.before_create")
     try:
         remote = await tools.backend.create(order)
     except InDoubt:
@@ -115,7 +124,9 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
         return later
     except NotFound:
         tools.ledger.put_back(intent, reason="upload_gone", not_before=None)
-        raise
+        if intent.attempt >= tools.settings.max_uploads:
+            raise
+        return None
     except Refused as error:
         tools.ledger.leave_submitting(intent, reason=error.reason)
         raise
@@ -146,14 +157,26 @@ async def _settle_on(tools: Tools, job: Job, intent: Batch, remote: RemoteBatch)
 
 async def record_stray(tools: Tools, batch: Batch, remote: RemoteBatch, attempt: int) -> None:
     """Record a batch of ours that the provider holds beside the one that counts, and cancel it."""
+    recorded = tools.ledger.record_duplicate(batch, remote, attempt)
+    if recorded.kind is BatchKind.PRIMARY:
+        return
     log.warning(
         "batch %s: a second batch was accepted (%s); cancelled, its results are read",
         batch.batch_id,
         remote.id,
     )
-    tools.ledger.record_duplicate(batch, remote, attempt)
+    tools.fault("submit.after_duplicate")
     if not remote.status.terminal:
-        await tools.backend.cancel(remote.id)
+        await ask_to_cancel(tools, recorded)
+
+
+async def ask_to_cancel(tools: Tools, batch: Batch) -> None:
+    """Ask the provider to cancel a batch for which the ledger says so already."""
+    try:
+        await tools.backend.cancel(batch.provider_batch_id or "")
+    except (Refused, RateLimited) as error:
+        # About to end, say: whoever looks at it next asks again.
+        log.warning("batch %s: cannot be cancelled now (%s)", batch.batch_id, error.reason)
 
 
 async def resolve_doubt(tools: Tools, job: Job, batch: Batch) -> Later | None:
@@ -162,13 +185,14 @@ async def resolve_doubt(tools: Tools, job: Job, batch: Batch) -> Later | None:
     Found: adopted at once. Not found: only two looks ``look_apart`` seconds apart, both after the
     lease ended, are proof; then the batch goes back to ``uploaded``.
     """
+    # Before the look: time that passes while it is made proves nothing.
+    now = tools.ledger.now()
     found = await _find_any(tools, job, batch)
     if found is not None:
         remote, attempt = found
         log.info("batch %s: found at the provider as %s (attempt %d)", batch.batch_id, remote.id, attempt)
         await _settle_on(tools, job, batch, remote)
         return None
-    now = tools.ledger.now()
     lease_until = batch.lease_until or now
     if now < lease_until:
         return Later(lease_until, "in_doubt")
@@ -183,24 +207,38 @@ async def resolve_doubt(tools: Tools, job: Job, batch: Batch) -> Later | None:
 
 
 async def _find_any(tools: Tools, job: Job, batch: Batch) -> tuple[RemoteBatch, int] | None:
-    """Look for every attempt of the batch, the newest first."""
+    """Look for every attempt of the batch, the newest first.
+
+    One that is recorded as a duplicate was cancelled by us and is not adopted.
+    """
+    recorded = _recorded(tools, job)
     since = batch.created_at - _CLOCK_SLACK
     for attempt in range(batch.attempt, 0, -1):
         for remote in await tools.backend.find(token(job, batch, attempt), created_after=since):
-            if not _came_to_nothing(remote):
+            if remote.id not in recorded and not _came_to_nothing(remote):
                 return remote, attempt
     return None
 
 
-async def seek_strays(tools: Tools, job: Job, batch: Batch) -> None:
-    """Look for batches that earlier attempts of this one left behind (a process that woke up late)."""
-    if batch.attempt < 2:
-        return
+async def seek_strays(tools: Tools, job: Job, batch: Batch) -> bool:
+    """Look for batches that attempts of this one left behind (a process that woke up late).
+
+    Returns whether one was found that the ledger did not know.
+    """
+    recorded = _recorded(tools, job)
     since = batch.created_at - _CLOCK_SLACK
+    found = False
     for attempt in range(1, batch.attempt + 1):
         for remote in await tools.backend.find(token(job, batch, attempt), created_after=since):
-            if remote.id != batch.provider_batch_id and not _came_to_nothing(remote):
+            if remote.id not in recorded and not _came_to_nothing(remote):
                 await record_stray(tools, batch, remote, attempt)
+                found = True
+    return found
+
+
+def _recorded(tools: Tools, job: Job) -> set[str | None]:
+    """Return the provider ids that the ledger knows for the job."""
+    return {known.provider_batch_id for known in tools.ledger.batches(job.job_id)}
 
 
 def token(job: Job, batch: Batch, attempt: int) -> str:

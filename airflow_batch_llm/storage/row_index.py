@@ -26,7 +26,8 @@ class DiskRowIndex:
     def insert(self, items: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
         """Insert ``(key, a, b)`` where the key is new; return those whose key was there, with a as stored.
 
-        Each returned item is ``(key, a of the refused one, a of the one that stands)``.
+        Two items with the same key are told apart by (a, b). Each returned item is ``(key, a of the
+        refused one, a of the one that stands)``.
         """
         rows = [(key.encode("utf-8"), a, b) for key, a, b in items]
         self._db.execute("BEGIN")
@@ -37,10 +38,10 @@ class DiskRowIndex:
         if inserted == len(rows):
             return []
         refused = []
-        for (key, a, _), (raw, _, _) in zip(items, rows, strict=True):
-            (standing,) = self._db.execute("SELECT a FROM rows WHERE key = ?", (raw,)).fetchone()
-            if standing != a:
-                refused.append((key, a, standing))
+        for (key, a, b), (raw, _, _) in zip(items, rows, strict=True):
+            standing = self._db.execute("SELECT a, b FROM rows WHERE key = ?", (raw,)).fetchone()
+            if standing != (a, b):
+                refused.append((key, a, standing[0]))
         return refused
 
     def update(self, items: Iterable[tuple[str, int, int]], *, where_a: Sequence[int]) -> None:
@@ -74,6 +75,8 @@ class DiskRowIndex:
         """Yield the keys that stand at ``a`` (and ``b``)."""
         query, values = "SELECT key FROM rows WHERE a = ?", [a]
         if b is not None:
+            # Asked once per batch: without an index each time would read the whole job.
+            self._db.execute("CREATE INDEX IF NOT EXISTS by_b ON rows (b, a)")
             query, values = query + " AND b = ?", [a, b]
         for (key,) in self._db.execute(query, values):
             yield key.decode("utf-8")
