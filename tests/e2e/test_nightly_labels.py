@@ -25,6 +25,13 @@ TASKS = [f"{GROUP}.{task}" for task in ("submit", "reconcile", "retry", "dead_le
 Interval = tuple[datetime, datetime]
 
 
+@pytest.fixture(autouse=True)
+def unpaused(stack: AirflowStack) -> None:
+    for dag_id in (DAG_ID, "redrive_dead_letters"):
+        stack.client.wait_dag(dag_id)
+        stack.client.unpause(dag_id)
+
+
 @pytest.fixture
 def scenario(batch_server: BatchServer) -> Iterator[Any]:
     yield batch_server.put_scenario
@@ -85,8 +92,6 @@ def only_run(stack: AirflowStack, run_type: str) -> str:
 def test_the_scheduled_run_finds_the_rows_of_the_last_night(
     stack: AirflowStack, places: Places, nights: list[Interval], batch_server: BatchServer
 ) -> None:
-    stack.client.wait_dag(DAG_ID)
-    stack.client.unpause(DAG_ID)
     run_id = only_run(stack, "scheduled")
     assert stack.client.wait_run(DAG_ID, run_id) == "success"
     assert stack.client.task_states(DAG_ID, run_id) == dict.fromkeys(TASKS, "success")
@@ -104,8 +109,6 @@ def test_the_scheduled_run_finds_the_rows_of_the_last_night(
 def test_a_backfill_of_three_nights_labels_each_nights_tickets(
     stack: AirflowStack, places: Places, nights: list[Interval], batch_server: BatchServer
 ) -> None:
-    stack.client.wait_dag(DAG_ID)
-    stack.client.unpause(DAG_ID)
     scheduled = only_run(stack, "scheduled")
     stack.client.wait_run(DAG_ID, scheduled)
     before = len(batch_server.batches())
@@ -133,8 +136,6 @@ def test_a_waiting_task_is_deferred_and_holds_no_process(
     stack: AirflowStack, places: Places, nights: list[Interval], batch_server: BatchServer, scenario: Any
 ) -> None:
     scenario({"pace": {"seconds": 600}})
-    stack.client.wait_dag(DAG_ID)
-    stack.client.unpause(DAG_ID)
     # Another interval of the same tickets: a run of its own, a job of its own.
     interval = (nights[0][0] + timedelta(minutes=1), nights[1][1])
     run_id = stack.client.trigger_run(DAG_ID, interval=interval, run_id="waits__1")
@@ -154,8 +155,6 @@ def test_a_waiting_task_is_deferred_and_holds_no_process(
 def test_a_clear_of_the_whole_group_sends_only_what_changed(
     stack: AirflowStack, places: Places, nights: list[Interval], batch_server: BatchServer
 ) -> None:
-    stack.client.wait_dag(DAG_ID)
-    stack.client.unpause(DAG_ID)
     interval = (nights[0][0] + timedelta(minutes=2), nights[1][0])
     run_id = stack.client.trigger_run(DAG_ID, interval=interval, run_id="cleared__1")
     assert stack.client.wait_run(DAG_ID, run_id) == "success"
@@ -205,8 +204,6 @@ def test_dead_letters_are_re_driven_and_nothing_answered_is_sent_again(
     assert first and set(first.values()) == {"open"}
 
     scenario({})
-    stack.client.wait_dag("redrive_dead_letters")
-    stack.client.unpause("redrive_dead_letters")
     redrive = stack.client.trigger_run(
         "redrive_dead_letters",
         conf={"dag_id": DAG_ID, "run_id": run_id, "task_id": TASKS[0], "reason": "the filter was relaxed"},
