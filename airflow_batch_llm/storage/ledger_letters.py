@@ -153,29 +153,33 @@ def _insert_chunk(connection: Connection, job_id: str, letters: Sequence[DeadLet
     chunk = sorted(fullest.values(), key=attrgetter("wire_id"))
     new = _insert_absent(connection, job_id, [letter_values(letter) for letter in chunk])
     if new:
-        append_event(connection, job_id, "letters_added", reason=f"{len(new)} letters")
-    updated = _update_present(connection, [letter for letter in chunk if letter.wire_id not in new])
+        append_event(connection, job_id, "letters_added", reason=f"{new} letters")
+    updated = _update_present(connection, job_id, chunk) if new < len(chunk) else 0
     if updated:
         append_event(connection, job_id, "letters_updated", reason=f"{updated} letters")
-    return len(new)
+    return new
 
 
-def _insert_absent(connection: Connection, job_id: str, rows: list[dict[str, Any]]) -> set[str]:
-    """Insert the rows that are not there and return their wire ids."""
+def _insert_absent(connection: Connection, job_id: str, rows: list[dict[str, Any]]) -> int:
+    """Insert the rows that are not there and return how many that were."""
     times = {"created_at": clock(), "updated_at": clock()}
     dialect = connection.dialect.name
+    statement: Any
     if dialect == "postgresql":
-        skip = postgresql.insert(dead_letter).values(times).on_conflict_do_nothing()
-        return set(connection.execute(skip.returning(dead_letter.c.wire_id), rows).scalars())
-    if dialect == "sqlite":
-        ignore = sqlite.insert(dead_letter).values(times).on_conflict_do_nothing()
-        return set(connection.execute(ignore.returning(dead_letter.c.wire_id), rows).scalars())
-    return _insert_absent_anywhere(connection, job_id, rows, times)
+        statement = postgresql.insert(dead_letter).values(times).on_conflict_do_nothing()
+    elif dialect == "sqlite":
+        statement = sqlite.insert(dead_letter).values(times).on_conflict_do_nothing()
+    else:
+        return _insert_absent_anywhere(connection, job_id, rows, times)
+    # One statement per row in one trip, which is several times cheaper for psycopg than RETURNING's
+    # thousand-row VALUES; its row count is lost unless asked for.
+    done = connection.execute(statement, rows, execution_options={"preserve_rowcount": True})
+    return done.rowcount
 
 
 def _insert_absent_anywhere(
     connection: Connection, job_id: str, rows: list[dict[str, Any]], times: dict[str, Any]
-) -> set[str]:
+) -> int:
     """Insert the absent rows in plain SQL: look, insert, and look again if somebody came between."""
     t = dead_letter.c
     wire_ids = [row["wire_id"] for row in rows]
@@ -185,21 +189,18 @@ def _insert_absent_anywhere(
         )
         absent = [row for row in rows if row["wire_id"] not in present]
         if not absent:
-            return set()
+            return 0
         try:
             with connection.begin_nested():
                 connection.execute(insert(dead_letter).values(times), absent)
         except IntegrityError:
             continue
-        return {row["wire_id"] for row in absent}
+        return len(absent)
 
 
-def _update_present(connection: Connection, letters: Sequence[DeadLetter]) -> int:
+def _update_present(connection: Connection, job_id: str, letters: Sequence[DeadLetter]) -> int:
     """Bring up to date those whose given attempts are more than the ledger's."""
-    if not letters:
-        return 0
     t = dead_letter.c
-    job_id = letters[0].job_id
     wire_ids = [letter.wire_id for letter in letters]
     query = select(t.wire_id, t.attempt_count).where(t.job_id == job_id, t.wire_id.in_(wire_ids))
     known = {row.wire_id: row.attempt_count for row in connection.execute(query)}
