@@ -74,7 +74,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cancel_asked_at": "",
         "error_code": "first error of the batch as a whole",
         "files": "JSON: raw result files with path, size and digest",
-        "outcomes_sha256": "digest of its `outcomes.jsonl`",
+        "outcomes_sha256": "digest of the `outcomes-….jsonl` that counts",
         "judge": "which schema judged it: `text` or a digest",
         "counts": "JSON: verdict → rows",
         **_USAGE,

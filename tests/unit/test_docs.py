@@ -238,7 +238,7 @@ _LINES: dict[str, type[msgspec.Struct]] = {
     "plan-…/rows.jsonl": Member,
     "plan-…/refused.jsonl": Refusal,
     "plan-…/batch-…/requests.jsonl": Request,
-    "batch/…/outcomes.jsonl": Outcome,
+    "batch/…/outcomes-….jsonl": Outcome,
     "results/…/part-….jsonl": Answer,
 }
 
