@@ -1,8 +1,9 @@
 """JSON lines, byte for byte.
 
 Byte 0x0A ends a line and nothing else does: U+2028, U+0085, form feeds and carriage returns are data
-(``str.splitlines`` and text-mode files get this wrong). A byte order mark at the start, blank lines
-and a carriage return before the 0x0A are dropped on reading and never written.
+(``str.splitlines`` and text-mode files get this wrong). A byte order mark before a line (files laid end
+to end have it in the middle), blank lines and a carriage return before the 0x0A are dropped on reading
+and never written.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ def iter_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     :param chunks: the file's bytes in pieces of any size (down to one byte).
     """
     number = 0
-    first = True
     tail: list[bytes] = []
     for chunk in chunks:
         if not chunk:
@@ -46,14 +46,11 @@ def iter_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             tail.append(last)
         for piece in pieces:
             number += 1
-            if first:
-                piece, first = piece.removeprefix(_BOM), False
-            line = piece.strip(b" \t\r")
+            line = piece.removeprefix(_BOM).strip(b" \t\r")
             if line:
                 yield number, line
     if tail:
-        piece = b"".join(tail)
-        line = (piece.removeprefix(_BOM) if first else piece).strip(b" \t\r")
+        line = b"".join(tail).removeprefix(_BOM).strip(b" \t\r")
         if line:
             yield number + 1, line
 
