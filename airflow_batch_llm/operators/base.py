@@ -15,9 +15,9 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout
 
 from airflow_batch_llm.core.engine import Engine
 from airflow_batch_llm.core.judge import Judge
-from airflow_batch_llm.core.model import Job, JobKey
+from airflow_batch_llm.core.model import Job, JobKey, JobState
 from airflow_batch_llm.core.policy import RowRetry
-from airflow_batch_llm.core.spec import JobSpec, Progress, Settings
+from airflow_batch_llm.core.spec import JobSpec, Progress, Settings, Until
 from airflow_batch_llm.core.tools import Tools, read_template
 from airflow_batch_llm.exceptions import BatchLLMError
 from airflow_batch_llm.schemas import answer_schema
@@ -124,6 +124,15 @@ class BatchLLMJobOperator(BaseOperator):
         return summary(job)
 
     # -- shared --------------------------------------------------------------------------------------
+    async def settle_again(self, session: JobSession) -> None:
+        """Resolve the letters of rows that a new judgement has answered since the job was settled.
+
+        Before dead letters are sent again: an answered row is never paid for twice.
+        """
+        job = session.ledger.get_job(session.tools.spec.key.job_id)
+        if job is not None and job.state is JobState.SETTLED:
+            await session.engine.advance(Until.SETTLED)
+
     def job_of(self, context: Context, namespace: str) -> JobKey:
         """Return the key of the job this task works on."""
         ti = context["ti"]

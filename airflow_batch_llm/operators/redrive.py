@@ -74,6 +74,7 @@ class BatchLLMRedriveOperator(BatchLLMJobOperator):
         """Plan the round once, then see it through."""
         ti = context["ti"]
         mark = "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index, ti.max_tries)))
+        await self.settle_again(session)
         planned = session.engine.redrive(
             actor=f"redrive {ti.dag_id}/{ti.run_id}",
             reason=self.reason,

@@ -24,6 +24,7 @@ class BatchLLMRetryOperator(BatchLLMJobOperator):
         mark = self._mark_when_cleared_alone(session, context)
         if mark is None:
             return await engine.advance(Until.RETRIED)
+        await self.settle_again(session)
         reopened = engine.redrive(
             actor="clear", reason=f"{self.task_id} was cleared", mark=mark, only_exhausted=True
         )

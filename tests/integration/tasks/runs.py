@@ -1,4 +1,4 @@
-"""DAG runs in the test's own process, with what every task process in them did, and clears as people make them."""
+"""DAG runs in the test's own process: what each task process did, and clears as people make them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bad input gets: a clear error before any money is spent, at once or after retries (DESIGN section 5)."""
+"""What bad input gets: a clear error before any money is spent, at once or after retries."""
 
 from __future__ import annotations
 
