@@ -182,6 +182,18 @@ def test_the_readmes_job_runs_and_its_dead_letters_are_re_driven(
     assert_files_are_those_of_the_page(surroundings)
 
 
+def assert_answers_are_readable_without_the_package(workspace: Path) -> None:
+    (example,) = blocks((ROOT / "docs" / "workspace.md").read_text(), "python")
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/workspace.md", "exec"), names)
+    (manifest,) = workspace.glob("*/nightly_labels/*/label_tickets.submit/-1/results/1/_manifest.json")
+
+    answers = list(names["read_results"](manifest.parent))
+
+    assert sorted(int(answer["custom_id"]) for answer in answers) == list(range(1, 11))
+    assert all(set(answer["output"]) == {"category", "needs_human"} for answer in answers)
+
+
 def assert_files_are_those_of_the_page(workspace: Path) -> None:
     """Every file has a place in the tree of the page on the workspace, and every place has a file."""
     page = (ROOT / "docs" / "workspace.md").read_text()
