@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_batch_llm.exceptions import ProviderError
 from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
 from airflow_batch_llm.triggers.waiting import WaitOrder, wait
 
@@ -102,8 +103,11 @@ class BatchLLMTrigger(BaseTrigger):
         backend = await BatchLLMHook(self.conn_id).amake_backend()
         try:
             for batch_id in self.batches:
-                await backend.cancel(batch_id)
-                self.log.info("cancelled batch %s: its task was ended by hand", batch_id)
+                try:
+                    await backend.cancel(batch_id)
+                    self.log.info("cancelled batch %s: its task was ended by hand", batch_id)
+                except ProviderError as error:
+                    self.log.warning("batch %s could not be cancelled (%s)", batch_id, error.code)
         finally:
             await backend.aclose()
 
