@@ -5,7 +5,7 @@ SHELL := /bin/sh
 PYTHON ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
-PATHS := airflow_batch_llm example_dags tests benchmarks
+PATHS := airflow_batch_llm example_dags tests benchmarks docs
 PYTEST := $(BIN)/python -m pytest
 
 # Nothing of the caller's own Airflow may leak in.

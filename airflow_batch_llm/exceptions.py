@@ -112,14 +112,19 @@ class RateLimited(ProviderError):
 
     code = "BLLM-024"
 
-    def __init__(self, message: str, *, retry_after: float | None = None, reason: str = "rate_limited") -> None:
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, reason: str = "rate_limited"
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.reason = reason
 
 
 class Refused(ProviderError):
-    """The provider refused this very call for good and did nothing (other 4xx). ``reason`` is its error code."""
+    """The provider refused this very call for good and did nothing (other 4xx).
+
+    ``reason`` is its error code.
+    """
 
     code = "BLLM-023"
     deterministic = True

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from airflow_batch_llm.core.files import job_path
 from airflow_batch_llm.core.model import (
     IN_FLIGHT,
-    Batch,
     BatchKind,
     BatchState,
     Job,
@@ -22,7 +21,7 @@ from airflow_batch_llm.core.model import (
 )
 from airflow_batch_llm.core.observe import observe_batch
 from airflow_batch_llm.core.reconcile import ended_without_running, reconcile_batch, rejudge_batch
-from airflow_batch_llm.core.rounds import plan_next_round, redrive
+from airflow_batch_llm.core.rounds import answered_letters, plan_next_round, redrive
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Progress, Rerun, StageOrder, Until
 from airflow_batch_llm.core.stage import stage
@@ -257,7 +256,14 @@ class Engine:
         return judged
 
     def redrive(
-        self, *, actor: str, reason: str, mark: str, codes: Sequence[str] = (), only_exhausted: bool = False
+        self,
+        *,
+        actor: str,
+        reason: str,
+        mark: str,
+        codes: Sequence[str] = (),
+        only_exhausted: bool = False,
+        job_timeout: float | None = None,
     ) -> int:
         """Plan a further round with the job's open dead letters; returns how many letters it holds.
 
@@ -265,6 +271,7 @@ class Engine:
 
         :param codes: only letters with one of these codes; empty for all.
         :param only_exhausted: only letters whose rows ran out of attempts.
+        :param job_timeout: new bound of the job, seconds from now; None leaves the bound it has.
         :raises InputError: the job is not settled yet.
         """
         job = self._existing()
@@ -279,12 +286,17 @@ class Engine:
             and (not codes or letter.code in codes)
             and (letter.exhausted or not only_exhausted)
         ]
+        answered = answered_letters(self.tools, job, letters)
+        letters = [letter for letter in letters if letter.wire_id not in answered]
         seen = {f"redrive:{mark}": job.round + 1}
         if not letters:
             self.tools.ledger.mark_seen(job, {f"redrive:{mark}": job.round})
             return 0
         template = self.tools.template(job)
-        pinned = redrive(self.tools, job, template, letters, actor=actor, reason=reason, seen=seen)
+        deadline = self.tools.ledger.now() + job_timeout if job_timeout is not None else None
+        pinned = redrive(
+            self.tools, job, template, letters, actor=actor, reason=reason, seen=seen, deadline_at=deadline
+        )
         if pinned is None or pinned.seen.get(f"redrive:{mark}") is None:
             raise InputError(
                 f"job {job.job_id}: its dead letters changed while the re-drive was planned; try again"
@@ -303,11 +315,3 @@ def _with_plan(job: Job) -> Job:
     if job.state is JobState.STAGING or job.plan_id is None:
         raise InputError(f"job {job.job_id} has no plan: run the submit task first")
     return job
-
-
-def batch_summary(batches: Sequence[Batch]) -> dict[str, int]:
-    """Count batches by state, for logs and XCom."""
-    counts: dict[str, int] = {}
-    for batch in batches:
-        counts[batch.state] = counts.get(batch.state, 0) + 1
-    return counts

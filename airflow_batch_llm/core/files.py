@@ -62,6 +62,15 @@ def plan_path(root: str, plan_id: str) -> str:
     return f"{root}/plan-{plan_id}"
 
 
+def begin_plan(workspace: Workspace, root: str, plan_id: str, revision: int, round_: int) -> None:
+    """Note in a plan's folder what it is for, before anything else is in it.
+
+    What a process that dies has half written is hidden; by this note its folder is found and removed.
+    """
+    note = {"version": 1, "revision": revision, "round": round_}
+    workspace.put(f"{plan_path(root, plan_id)}/plan.json", _encoder.encode(note))
+
+
 def rows_path(root: str, plan_id: str) -> str:
     """Return the source rows of a plan."""
     return f"{plan_path(root, plan_id)}/rows.jsonl"

@@ -168,11 +168,13 @@ class Ledger(Protocol):
         *,
         letters: Sequence[str] = (),
         seen: Mapping[str, Any] | None = None,
+        deadline_at: float | None = None,
         actor: str = "machine",
         reason: str = "",
     ) -> Job | None:
         """Round + 1 with its batches, job -> ``running``. ``letters`` (wire ids) go ``open -> redriving``
-        in the same transaction; if any of them is not open, nothing happens and None is returned."""
+        in the same transaction; if any of them is not open, nothing happens and None is returned.
+        ``deadline_at`` is the job's new bound; None leaves the one it has."""
         ...
 
     def mark_seen(self, job: Job, seen: Mapping[str, Any]) -> Job | None:

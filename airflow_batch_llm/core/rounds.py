@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_batch_llm.core.files import iter_member_ids, iter_outcomes, iter_requests, plan_path
+from airflow_batch_llm.core.files import begin_plan, iter_member_ids, iter_outcomes, iter_requests, plan_path
 from airflow_batch_llm.core.model import (
     Batch,
     BatchKind,
@@ -186,6 +186,7 @@ def _pin(
     delay: float = 0.0,
     letters: Sequence[str] = (),
     seen: Mapping[str, Any] | None = None,
+    deadline_at: float | None = None,
     actor: str = "machine",
     reason: str = "",
 ) -> Job | None:
@@ -194,6 +195,8 @@ def _pin(
     folder = plan_path(tools.root, plan_id)
     not_before = tools.ledger.now() + delay if delay else None
     try:
+        begin_plan(tools.workspace, tools.root, plan_id, job.revision, job.round + 1)
+        tools.fault("round.begun")
         with ShardWriter(
             tools.workspace,
             tools.root,
@@ -216,10 +219,13 @@ def _pin(
         tools.workspace.delete_tree(folder)
         raise
     if not batches:
+        tools.workspace.delete_tree(folder)
         return None
     plan = Plan(plan_id, "", batches)
     tools.fault("round.before_pin")
-    pinned = tools.ledger.pin_round(job, plan, letters=letters, seen=seen, actor=actor, reason=reason)
+    pinned = tools.ledger.pin_round(
+        job, plan, letters=letters, seen=seen, deadline_at=deadline_at, actor=actor, reason=reason
+    )
     tools.fault("round.after_pin")
     if pinned is None:
         log.info("job %s: the round was pinned by somebody else first; ours is dropped", job.job_id)
@@ -237,6 +243,7 @@ def redrive(
     actor: str,
     reason: str,
     seen: Mapping[str, Any],
+    deadline_at: float | None,
 ) -> Job | None:
     """Pin a further round that holds the letters' requests; a recorded decision of a person.
 
@@ -252,9 +259,23 @@ def redrive(
         _stored_requests(tools, job, wanted),
         letters=sorted(wanted),
         seen=marks,
+        deadline_at=deadline_at,
         actor=actor,
         reason=reason,
     )
+
+
+def answered_letters(tools: Tools, job: Job, letters: Sequence[DeadLetter]) -> set[str]:
+    """Return the letters (wire ids) whose row has an answer by now: another judge found one, or a late
+    result did. They wait to be resolved, and are not sent again."""
+    wanted = {letter.wire_id for letter in letters}
+    return {
+        outcome.wire_id
+        for batch in tools.ledger.batches(job.job_id, states=[BatchState.RECONCILED])
+        if batch.revision >= job.floor_revision
+        for outcome in iter_outcomes(tools.workspace, tools.root, batch)
+        if outcome.disposition is Disposition.LAND and outcome.wire_id in wanted
+    }
 
 
 def _stored_requests(tools: Tools, job: Job, wanted: Mapping[str, DeadLetter]) -> Iterator[_Again]:

@@ -16,6 +16,7 @@ from airflow_batch_llm.core.drafts import Draft
 from airflow_batch_llm.core.files import (
     Member,
     Refusal,
+    begin_plan,
     encode_line,
     iter_member_ids,
     job_path,
@@ -80,6 +81,7 @@ class _Staging:
 
     def write(self) -> Plan:
         tools, order, root = self._tools, self._order, self._tools.root
+        begin_plan(tools.workspace, root, self._plan_id, self._job.revision, 0)
         with ExitStack() as stack:
             custom_ids = stack.enter_context(tools.new_index())
             prior = self._open_prior(stack)

@@ -15,11 +15,11 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout
 
 from airflow_batch_llm.core.engine import Engine
 from airflow_batch_llm.core.judge import Judge
-from airflow_batch_llm.core.model import Job, JobKey, JobState
+from airflow_batch_llm.core.model import Job, JobKey
 from airflow_batch_llm.core.policy import RowRetry
-from airflow_batch_llm.core.spec import JobSpec, Progress, Settings, Until
+from airflow_batch_llm.core.spec import JobSpec, Progress, Settings
 from airflow_batch_llm.core.tools import Tools, read_template
-from airflow_batch_llm.exceptions import BatchLLMError
+from airflow_batch_llm.exceptions import BatchLLMError, JobHalted
 from airflow_batch_llm.schemas import answer_schema
 from airflow_batch_llm.triggers.waiting import WaitOrder, wait
 
@@ -60,6 +60,7 @@ class BatchLLMJobOperator(BaseOperator):
     :param output_schema: pydantic class, ``"module:Class"`` or JSON schema that answers must fit. None:
         as it was when the job was submitted.
     :param sink: where answers are landed.
+    :param job_timeout: bound of the whole job, from its start, its last clear or its last re-drive.
     :param deferrable: wait in the triggerer (default); False waits in the worker, with the same verdicts.
     :param cancel_on_kill: cancel the batches when a person ends the waiting task by hand.
     :param poll_interval: first pause between two looks, seconds; None for ``[batch_llm] poll_interval_min``.
@@ -78,6 +79,7 @@ class BatchLLMJobOperator(BaseOperator):
         row_retry: RowRetry | None = None,
         output_schema: Any = None,
         sink: SqlSink | None = None,
+        job_timeout: timedelta = timedelta(days=7),
         deferrable: bool = True,
         cancel_on_kill: bool = False,
         poll_interval: float | None = None,
@@ -91,6 +93,7 @@ class BatchLLMJobOperator(BaseOperator):
         self.row_retry = row_retry or RowRetry()
         self.output_schema = output_schema
         self.sink = sink
+        self.job_timeout = job_timeout
         self.deferrable = deferrable
         self.cancel_on_kill = cancel_on_kill
         self.poll_interval = poll_interval
@@ -124,15 +127,6 @@ class BatchLLMJobOperator(BaseOperator):
         return summary(job)
 
     # -- shared --------------------------------------------------------------------------------------
-    async def settle_again(self, session: JobSession) -> None:
-        """Resolve the letters of rows that a new judgement has answered since the job was settled.
-
-        Before dead letters are sent again: an answered row is never paid for twice.
-        """
-        job = session.ledger.get_job(session.tools.spec.key.job_id)
-        if job is not None and job.state is JobState.SETTLED:
-            await session.engine.advance(Until.SETTLED)
-
     def job_of(self, context: Context, namespace: str) -> JobKey:
         """Return the key of the job this task works on."""
         ti = context["ti"]
@@ -265,6 +259,15 @@ def raise_for_airflow(error: BatchLLMError) -> NoReturn:
     if error.deterministic:
         raise AirflowFailException(str(error)) from error
     raise AirflowException(str(error)) from error
+
+
+def refuse_if_halted(job: Job) -> None:
+    """Fail the task that decides about the run. :raises JobHalted: the job waits for a person."""
+    if job.halt_code:
+        raise JobHalted(
+            f"job {job.job_id} is halted ({job.halt_code}). What was paid is published, the rest is "
+            "pending: mend the cause, then clear the tasks of the job"
+        )
 
 
 def summary(job: Job) -> dict[str, Any]:

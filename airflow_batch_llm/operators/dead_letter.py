@@ -12,8 +12,8 @@ from airflow_batch_llm.core.files import iter_requests
 from airflow_batch_llm.core.model import DeadLetter, Job, LetterState
 from airflow_batch_llm.core.settle import tally
 from airflow_batch_llm.core.spec import Progress, Until
-from airflow_batch_llm.exceptions import AllRowsFailed, ConfigurationError, DeadLetterLimit, JobHalted
-from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, summary
+from airflow_batch_llm.exceptions import AllRowsFailed, ConfigurationError, DeadLetterLimit
+from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, refuse_if_halted, summary
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,11 +48,7 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
         """Return the counts, or fail with the commonest codes."""
         codes = tally(session.tools, job)
-        if job.halt_code:
-            raise JobHalted(
-                f"job {job.job_id} is halted ({job.halt_code}). What was paid is published, the rest is "
-                "pending: mend the cause, then clear the tasks of the job"
-            )
+        refuse_if_halted(job)
         rows, answered, dead = job.counts.get("rows", 0), job.counts.get("answered", 0), sum(codes.values())
         told = describe_codes(codes) + _shared_message(session, job)
         if rows and not answered:

@@ -9,7 +9,7 @@ from airflow_batch_llm.core.model import Job, JobKey
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.settle import tally
 from airflow_batch_llm.core.spec import Progress, Until
-from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, summary
+from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, refuse_if_halted, summary
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -74,17 +74,18 @@ class BatchLLMRedriveOperator(BatchLLMJobOperator):
         """Plan the round once, then see it through."""
         ti = context["ti"]
         mark = "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index, ti.max_tries)))
-        await self.settle_again(session)
         planned = session.engine.redrive(
             actor=f"redrive {ti.dag_id}/{ti.run_id}",
             reason=self.reason,
             mark=mark,
             codes=tuple(self.codes or ()),
+            job_timeout=self.job_timeout.total_seconds(),
         )
         if planned:
             self.log.info("%d dead letters are sent again", planned)
         return await session.engine.advance(Until.SETTLED)
 
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
-        """Return the counts; letters that stay open are no failure of this task."""
+        """Return the counts; letters that stay open are no failure of this task, a halted job is."""
+        refuse_if_halted(job)
         return {**summary(job), "dead_letters": dict(tally(session.tools, job).most_common(5))}

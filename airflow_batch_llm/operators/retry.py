@@ -24,9 +24,12 @@ class BatchLLMRetryOperator(BatchLLMJobOperator):
         mark = self._mark_when_cleared_alone(session, context)
         if mark is None:
             return await engine.advance(Until.RETRIED)
-        await self.settle_again(session)
         reopened = engine.redrive(
-            actor="clear", reason=f"{self.task_id} was cleared", mark=mark, only_exhausted=True
+            actor="clear",
+            reason=f"{self.task_id} was cleared",
+            mark=mark,
+            only_exhausted=True,
+            job_timeout=self.job_timeout.total_seconds(),
         )
         if reopened:
             self.log.info("%d dead letters are tried again", reopened)

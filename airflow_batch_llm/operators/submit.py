@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -43,7 +42,6 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
     :param key: key columns of rows given as a list or by an upstream task.
     :param rerun: what a clear sends again: ``missing``, ``failed`` or ``fresh``.
     :param on_empty: what a source without rows means: ``skip``, ``fail`` or ``success``.
-    :param job_timeout: bound of the whole job, from the start or the last clear.
     """
 
     template_fields: Sequence[str] = ("llm_conn_id", "job_key", "model")
@@ -59,7 +57,6 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         key: str | Sequence[str] | None = None,
         rerun: str = Rerun.MISSING,
         on_empty: str = OnEmpty.SKIP,
-        job_timeout: timedelta = timedelta(days=7),
         **kwargs: Any,
     ) -> None:
         kwargs["submit_task_id"] = ""
@@ -76,7 +73,6 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         self.params = dict(params or {})
         self.rerun = rerun
         self.on_empty = on_empty
-        self.job_timeout = job_timeout
         if rerun not in set(Rerun):
             raise ConfigurationError(f"rerun is {rerun!r}; it can be {', '.join(Rerun)}")
         if on_empty not in set(OnEmpty):

@@ -151,6 +151,7 @@ class JobTransitions(LedgerBase):
         *,
         letters: Sequence[str] = (),
         seen: Mapping[str, Any] | None = None,
+        deadline_at: float | None = None,
         actor: str = "machine",
         reason: str = "",
     ) -> Job | None:
@@ -158,7 +159,8 @@ class JobTransitions(LedgerBase):
 
         ``letters`` (wire ids) go ``open -> redriving`` in the same transaction; if any of them is not
         open, nothing happens and None is returned. The job keeps the plan of its revision; each batch
-        names the plan it is of. The plan's counts are merged into the job's.
+        names the plan it is of. The plan's counts are merged into the job's. ``deadline_at`` is the
+        job's new bound; None leaves the one it has.
         """
         round_ = job.round + 1
         values = {
@@ -167,6 +169,7 @@ class JobTransitions(LedgerBase):
             "settled_at": None,
             "counts": _merged(job.counts, plan.counts),
             "seen": _merged(job.seen, seen or {}),
+            "deadline_at": job.deadline_at if deadline_at is None else deadline_at,
         }
         wanted = sorted(set(letters))
         try:

@@ -57,6 +57,7 @@ def batch_llm_group(
         "row_retry": row_retry,
         "sink": sink,
         "job_key": job_key,
+        "job_timeout": job_timeout,
         "deferrable": deferrable,
         "cancel_on_kill": cancel_on_kill,
         "poll_interval": poll_interval,
@@ -73,7 +74,6 @@ def batch_llm_group(
             key=key,
             rerun=rerun,
             on_empty=on_empty,
-            job_timeout=job_timeout,
             **shared,
         )
         shared["submit_task_id"] = submit.task_id

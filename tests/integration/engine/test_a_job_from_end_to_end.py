@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from sqlalchemy import text
+
+from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import BatchState, JobState, LetterState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Until
+from airflow_batch_llm.schemas import answer_schema
 from airflow_batch_llm.storage.ledger import SqlLedger
 from tests.job_bench import Bench
 
@@ -163,3 +168,32 @@ def test_dead_letters_are_re_driven_as_a_further_round(
     b.assert_accounted()
     assert redrive("second") == 1
     b.assert_accounted()
+
+
+def test_a_late_re_drive_has_time_of_its_own(bench: Callable[..., Bench]) -> None:
+    b = bench(texts=TEXTS, job_timeout=600.0)
+    b.server.set_scenario({"rows": [{"match": {"contains": "number 3"}, "fault": "content_filter"}]})
+    b.run()
+    b.server.set_scenario({})
+    engine = b.ledger.engine
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE batch_llm_job SET deadline_at = 1"))
+    b.call(lambda e: e.redrive(actor="ann", reason="filter relaxed", mark="x", job_timeout=600.0))
+    job = b.until(Until.SETTLED)
+    assert job.state is JobState.SETTLED and job.counts["answered"] == 10
+
+
+def test_a_letter_whose_row_a_new_judge_answered_is_resolved_and_not_sent(
+    bench: Callable[..., Bench],
+) -> None:
+    strict = answer_schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+    b = bench(texts=TEXTS, judge=Judge(strict), policy=RowRetry(max_rounds=0))
+    b.run()
+    assert len(b.open_letters()) == 10
+    lenient = replace(b, judge=Judge())
+    assert lenient.call(lambda e: e.rejudge()) == 1
+    assert lenient.call(lambda e: e.redrive(actor="ann", reason="why not", mark="x")) == 0
+    lenient.until(Until.SETTLED)
+    assert lenient.open_letters() == {} and len(lenient.answers()) == 10
+    assert b.creates() == 1
+    lenient.assert_accounted()
