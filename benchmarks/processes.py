@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -24,13 +26,10 @@ def peak_mb_of(code: str) -> float:
 
 def machine() -> str:
     """Describe the machine in one line."""
-    import os
-    import platform
-
     models = {
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     }
-    cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores ({', '.join(sorted(models)) or platform.machine()}), Python {platform.python_version()}"
+    cores, model = len(os.sched_getaffinity(0)), ", ".join(sorted(models)) or platform.machine()
+    return f"{cores} cores ({model}), Python {platform.python_version()}"

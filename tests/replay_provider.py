@@ -80,14 +80,20 @@ class ReplayProvider:
     :param replay: how the first batch ends; None answers it in full, too.
     :param max_bytes: an upload above it is refused with 413.
     :param max_requests: a batch above it is refused with 400.
+    :param row: makes the answered row of a wire id, for batches that are answered in full.
     """
 
     api_key = "test-key"
 
     def __init__(
-        self, replay: Replay | None = None, *, max_bytes: int | None = None, max_requests: int | None = None
+        self,
+        replay: Replay | None = None,
+        *,
+        max_bytes: int | None = None,
+        max_requests: int | None = None,
+        row: Callable[[str], dict[str, Any]] | None = None,
     ) -> None:
-        self.replay = replay
+        self.replay, self.row = replay, row or answer
         self.max_bytes, self.max_requests = max_bytes, max_requests
         #: (method, path below /v1, status) of every call, in order.
         self.calls: list[tuple[str, str, int]] = []
@@ -213,7 +219,7 @@ class ReplayProvider:
 
     def _full(self, lines: Sequence[Any]) -> dict[str, Any]:
         file_id = f"file-out-{len(self._batches) + 1}"
-        self._files[file_id] = b"".join(_encode(answer(line["custom_id"])) + b"\n" for line in lines)
+        self._files[file_id] = b"".join(_encode(self.row(line["custom_id"])) + b"\n" for line in lines)
         counts = {"total": len(lines), "completed": len(lines), "failed": 0}
         return {"output_file_id": file_id, "error_file_id": None, "request_counts": counts}
 
