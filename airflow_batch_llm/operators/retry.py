@@ -41,10 +41,13 @@ class BatchLLMRetryOperator(BatchLLMJobOperator):
         job = session.ledger.get_job(session.tools.spec.key.job_id)
         if job is None:
             return None
+        mark = f"retry:{job.revision}:{max_tries}"
+        if job.seen.get(f"redrive:{mark}") is not None:
+            return mark  # this very clear has planned its round already: see it through
         before = job.seen.get("retry")
         now = [job.revision, max_tries]
         if before is not None and before[0] == job.revision and before[1] != max_tries:
-            return f"retry:{job.revision}:{max_tries}" if job.settled_at is not None else None
+            return mark if job.settled_at is not None else None
         if before != now:
             session.ledger.mark_seen(job, {"retry": now})
         return None

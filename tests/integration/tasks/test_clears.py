@@ -114,7 +114,8 @@ def test_retry_cleared_alone_gives_exhausted_rows_another_chance(
     run = runs.run(dag)
     books = Books.of(run)
     assert set(books.open_codes()) == {"3", "5"}
-    server.set_scenario({})
+    # Slow enough for the cleared task to defer and be resumed.
+    server.set_scenario({"pace": {"statuses": ["validating", "in_progress"]}})
     traffic.forget()
     assert runs.rerun(dag, run, RETRY) == "success"
     assert (traffic.creates, traffic.sent) == (1, 1), "the deterministic death is not sent again"
