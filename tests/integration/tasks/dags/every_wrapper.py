@@ -1,0 +1,90 @@
+"""Every kind of wrapper that a DAG file can hold, for the test of their serialization."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from airflow.sdk import DAG, task
+from pydantic import BaseModel
+
+from airflow_batch_llm import (
+    BatchLLMRedriveOperator,
+    BatchLLMSubmitOperator,
+    FileSource,
+    OpenAIBatchFile,
+    RowPrompt,
+    RowRetry,
+    RowsSource,
+    SqlSink,
+    SqlSource,
+    batch_llm_group,
+)
+
+
+class Label(BaseModel):
+    """An output schema that the DAG file itself defines."""
+
+    label: str
+
+
+with DAG("every_wrapper", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+
+    @task
+    def fetch() -> list[dict[str, Any]]:
+        return [{"id": 1, "body": "one"}]
+
+    batch_llm_group(
+        group_id="sql",
+        source=SqlSource(
+            "warehouse",
+            "SELECT id, part, body FROM t WHERE day >= :day AND cost > :cost",
+            parameters={"day": "{{ ds }}", "cost": Decimal("1.50"), "since": datetime(2026, 1, 1, tzinfo=UTC)},
+            key=["id", "part"],
+        ),
+        prompt=RowPrompt("{{ row.body }} {{ day }}", system="Be brief.", vars={"day": "{{ ds }}"}),
+        output_schema=Label,
+        params={"temperature": 0, "stop": ["a", "b"]},
+        row_retry=RowRetry(max_rounds=2, escalate_to="m-2", dispositions={"refused": "retry", "empty": "dead"}),
+        sink=SqlSink("warehouse", "out", key={"id": "ticket", "part": "part"}, columns={"label": "word"}),
+        task_args={"retry_delay": timedelta(minutes=1)},
+    )
+    batch_llm_group(
+        group_id="file",
+        source=FileSource("s3://bucket/{{ ds }}/in.csv.gz", key="id", conn_id="aws"),
+        prompt=RowPrompt(path="prompts/label.txt"),
+        output_schema="labels:TicketLabel",
+        sink=SqlSink("warehouse", "out2", key=["_custom_id"], create=True),
+    )
+    batch_llm_group(group_id="native", source=OpenAIBatchFile("/data/{{ ds }}/requests.jsonl"))
+    batch_llm_group(
+        group_id="upstream",
+        source=RowsSource(fetch(), key="id"),
+        prompt=RowPrompt(messages=[{"role": "user", "content": [{"type": "text", "text": "{{ row.body }}"}]}]),
+        output_schema={"type": "object", "properties": {"label": {"type": "string"}}},
+    )
+    batch_llm_group(
+        group_id="listed",
+        source=[{"id": n, "body": f"row {n}"} for n in range(20)],
+        key="id",
+        prompt=RowPrompt("{{ row.body }}"),
+        deferrable=False,
+        job_key="listed",
+    )
+    BatchLLMSubmitOperator.partial(
+        task_id="mapped",
+        source=FileSource("/data/in.jsonl", key="id"),
+        prompt=RowPrompt("{{ row.body }}"),
+        output_schema=Label,
+        row_retry=RowRetry(max_rounds=1),
+        sink=SqlSink("warehouse", "out3", key=["id"]),
+    ).expand(model=["m-1", "m-2"])
+    BatchLLMRedriveOperator(
+        task_id="redrive",
+        target_dag_id="every_wrapper",
+        target_run_id="{{ params.run }}",
+        target_task_id="sql.submit",
+        codes=["server_error"],
+        row_retry=RowRetry(max_rounds=0),
+    )
