@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_batch_llm.backends import make_backend
 from airflow_batch_llm.core.drafts import Answer, Draft
@@ -21,6 +21,9 @@ from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.row_index import DiskRowIndex
 from airflow_batch_llm.storage.workspace import ObjectWorkspace
 from tests.local_server import LocalServer
+
+if TYPE_CHECKING:
+    from tests.integration.engine.server_since import ServerSince
 
 CHAT = "/v1/chat/completions"
 QUICK = Settings(create_timeout=5, lease_margin=1, look_apart=0.2, queue_wait=0.2, queue_wait_max=1)
@@ -44,7 +47,7 @@ def drafts_of(texts: dict[str, str]) -> list[Draft]:
 class Bench:
     """One job. ``mark`` is what a clear changes (``ti.max_tries``)."""
 
-    server: LocalServer
+    server: LocalServer | ServerSince
     ledger: SqlLedger
     folder: Path
     texts: dict[str, str] = field(default_factory=dict)
@@ -62,6 +65,7 @@ class Bench:
     options: dict[str, Any] = field(default_factory=dict)
     api_key: str | None = None
     fault: Callable[[str], None] = lambda point: None
+    around_backend: Callable[[Any], Any] = lambda backend: backend
     sink: Any = None
     reads: int = 0
 
@@ -83,10 +87,18 @@ class Bench:
             "openai",
             base_url=self.server.url,
             api_key=self.api_key or self.server.api_key,
-            options=self.options,
+            options={"create_timeout_seconds": self.settings.create_timeout, **self.options},
         )
         spec = JobSpec(self.key, "llm", self.policy, self.judge, self.sink)
-        return Tools(self.ledger, self.workspace, backend, spec, DiskRowIndex, self.settings, self.fault)
+        return Tools(
+            self.ledger,
+            self.workspace,
+            self.around_backend(backend),
+            spec,
+            DiskRowIndex,
+            self.settings,
+            self.fault,
+        )
 
     def order(self) -> StageOrder:
         def read() -> Iterable[Draft]:
@@ -127,10 +139,12 @@ class Bench:
             progress = self.step(until, submitting=submitting)
             if progress.done:
                 return progress.job
-            self._wait(progress)
+            self.wait(progress)
         raise AssertionError(f"not done after {calls} calls: {progress}")
 
-    def _wait(self, progress: Progress) -> None:
+    def wait(self, progress: Progress) -> None:
+        """Wait until calling again may be of use."""
+
         async def look() -> None:
             pause = 0.02
             if progress.not_before is not None:
@@ -146,9 +160,17 @@ class Bench:
         self.until(Until.RETRIED)
         return self.until(Until.SETTLED)
 
-    def clear(self) -> Bench:
+    def settle(self) -> Job:
+        """Do all that is left in one task, as the one-task form would."""
+        return self.until(Until.SETTLED, submitting=True)
+
+    def clear(self, **changes: Any) -> Bench:
         """Clear the whole group, as Airflow does it."""
-        return replace(self, mark=self.mark + 1, first_try=False)
+        return replace(self, mark=self.mark + 1, first_try=False, **changes)
+
+    def retry(self, **changes: Any) -> Bench:
+        """A later try of the same task: its own process, its own code."""
+        return replace(self, first_try=False, reads=0, **changes)
 
     # -- what can be seen afterwards -----------------------------------------------------------------
     def job(self) -> Job:
@@ -164,6 +186,14 @@ class Bench:
 
     def letters(self, *states: LetterState) -> list[DeadLetter]:
         return list(self.ledger.dead_letters(self.key.job_id, states=states or None))
+
+    def plan_folders(self) -> set[str]:
+        """Names of the folders of plans in the workspace."""
+        return {path.name for path in self.root.iterdir() if path.name.startswith("plan-")}
+
+    def actions(self) -> list[str]:
+        """What the job's events say was done, in order."""
+        return [event.action for event in self.ledger.events(self.key.job_id)]
 
     def open_letters(self) -> dict[str, str]:
         """custom_id -> code of the open dead letters."""

@@ -13,6 +13,8 @@ from airflow_batch_llm.core.model import Batch, Outcome, Request
 from airflow_batch_llm.core.ports import Workspace
 from airflow_batch_llm.exceptions import WorkspaceError
 
+T = TypeVar("T")
+
 _requests = msgspec.json.Decoder(Request)
 _outcomes = msgspec.json.Decoder(Outcome)
 _encoder = msgspec.json.Encoder()
@@ -116,9 +118,16 @@ def results_path(root: str, revision: int) -> str:
 
 def iter_requests(workspace: Workspace, root: str, batch: Batch) -> Iterator[Request]:
     """Yield a batch's requests, checked against the ledger's size and digest."""
+    return iter_requests_as(_requests, workspace, root, batch)
+
+
+def iter_requests_as(
+    decoder: msgspec.json.Decoder[T], workspace: Workspace, root: str, batch: Batch
+) -> Iterator[T]:
+    """Yield as much of a batch's requests as the decoder's type has fields for."""
     with workspace.open_checked(f"{root}/{batch.path}", batch.bytes, batch.sha256) as file:
         for _, line in iter_lines(read_chunks(file)):
-            yield _requests.decode(line)
+            yield decoder.decode(line)
 
 
 def iter_outcomes(workspace: Workspace, root: str, batch: Batch) -> Iterator[Outcome]:

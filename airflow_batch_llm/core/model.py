@@ -105,8 +105,7 @@ class RemoteStatus(StrEnum):
         return self in (RemoteStatus.DONE, RemoteStatus.FAILED, RemoteStatus.CANCELLED, RemoteStatus.EXPIRED)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one answer or a sum of them.
 
     ``cached`` and ``cache_write`` are parts of ``input``; ``reasoning`` is a part of ``output``.
@@ -169,8 +168,7 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     exhausted: bool = False  # dead only because the attempts allowed are used up
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, gc=False):
     """One decoded result line. ``verdict`` is the protocol's; the judge may still reject an ``ok`` answer.
 
     :param wire_id: as sent; "" where the line names none (it then joins to nothing and is kept raw).

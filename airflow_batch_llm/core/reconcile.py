@@ -8,10 +8,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests, outcomes_path, raw_path
+import msgspec
+
+from airflow_batch_llm.core.files import (
+    encode_line,
+    iter_outcomes,
+    iter_requests_as,
+    outcomes_path,
+    raw_path,
+)
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.model import (
     IN_FLIGHT,
@@ -223,21 +232,31 @@ def iter_raw_rows(tools: Tools, batch_files: Sequence[Mapping[str, Any]]) -> Ite
         opened = tools.workspace.open_checked(
             f"{tools.root}/{file['path']}", int(file["bytes"]), str(file["sha256"])
         )
+        decode = tools.backend.decode
         with opened as stream:
             for _, line in iter_lines(read_chunks(stream)):
-                yield tools.backend.decode(line)
+                yield decode(line)
 
 
-class _Slot:
-    """What is known of one request while its batch is judged."""
+class _Slot(msgspec.Struct, gc=False):
+    """What is known of one request while its batch is judged.
 
-    __slots__ = ("code", "custom_id", "history", "message", "usage", "verdict", "wire_id")
+    The first three fields are those of a line of ``requests.jsonl``. Kept out of garbage collection: a
+    batch holds tens of thousands, and none refers to another.
+    """
 
-    def __init__(self, custom_id: str, wire_id: str, history: tuple[Attempt, ...]) -> None:
-        self.custom_id, self.wire_id, self.history = custom_id, wire_id, history
-        self.verdict: Verdict | None = None
-        self.code = self.message = ""
-        self.usage = Usage()
+    custom_id: str
+    wire_id: str
+    history: tuple[Attempt, ...] = ()
+    verdict: Verdict | None = None
+    code: str = ""
+    message: str = ""
+    usage: Usage = Usage()
+
+
+_slots = msgspec.json.Decoder(_Slot)
+#: Outcomes written at a time.
+_OUTCOMES = 1000
 
 
 def judge_batch(
@@ -251,14 +270,12 @@ def judge_batch(
     before: Sequence[Outcome] = (),
 ) -> tuple[Reconciled, int]:
     """Write the batch's outcomes; returns what goes into the ledger and how many rows halt the job."""
-    slots = [
-        _Slot(request.custom_id, request.wire_id, request.history)
-        for request in iter_requests(tools.workspace, tools.root, batch)
-    ]
+    slots = list(iter_requests_as(_slots, tools.workspace, tools.root, batch))
     _read_rows(tools, batch, files, {slot.wire_id: slot for slot in slots})
     counts: Counter[str] = Counter()
-    usage = Usage()
     halts = 0
+    totals = [0, 0, 0, 0, 0]
+    lines: list[bytes] = []
     with _outcomes_file(tools, batch) as out:
         for line, slot in enumerate(slots, start=1):
             stands = before[line - 1] if before else None
@@ -268,9 +285,14 @@ def judge_batch(
             else:
                 outcome = stands
             counts[outcome.verdict] += 1
-            usage = usage + Usage(*outcome.usage)
+            totals = list(map(add, totals, outcome.usage))
             halts += outcome.disposition is Disposition.HALT
-            out.write(encode_line(outcome))
+            lines.append(encode_line(outcome))
+            if len(lines) == _OUTCOMES:
+                out.write(b"".join(lines))
+                lines.clear()
+        out.write(b"".join(lines))
+    usage = Usage(*totals)
     result = Reconciled(out.sha256, tools.spec.judge.fingerprint, dict(counts), usage, tuple(files))
     return result, halts
 
@@ -286,9 +308,9 @@ class _OutcomesFile:
     def sha256(self) -> str:
         return self._digest.hexdigest()
 
-    def write(self, line: bytes) -> None:
-        self._local.write(line)
-        self._digest.update(line)
+    def write(self, lines: bytes) -> None:
+        self._local.write(lines)
+        self._digest.update(lines)
 
 
 @contextmanager
@@ -344,6 +366,10 @@ def _outcome(
     ending: _Ending,
 ) -> Outcome:
     verdict, code, message, forced = slot.verdict, slot.code, slot.message, None
+    used = slot.usage
+    usage = (used.input, used.output, used.cached, used.cache_write, used.reasoning)
+    if verdict is Verdict.OK:
+        return Outcome(slot.custom_id, slot.wire_id, verdict, Disposition.LAND, code or verdict.value, usage)
     if verdict is None:
         named = ending.lines.get(line)
         if named is not None:
@@ -355,8 +381,6 @@ def _outcome(
     exhausted = False
     if forced is not None:
         disposition = forced
-    elif verdict is Verdict.OK:
-        disposition = Disposition.LAND
     else:
         charged, free = attempts_used(
             slot.history, revision=job.revision, since_round=int(job.seen.get("allowance_round", 0))
@@ -367,15 +391,14 @@ def _outcome(
         disposition, exhausted = tools.spec.policy.decide(
             verdict, charged=charged, free=free, changeable=changeable
         )
-    used = slot.usage
     return Outcome(
         custom_id=slot.custom_id,
         wire_id=slot.wire_id,
         verdict=verdict,
         disposition=disposition,
         code=code or str(verdict),
-        usage=(used.input, used.output, used.cached, used.cache_write, used.reasoning),
-        message=message if disposition is not Disposition.LAND else "",
+        usage=usage,
+        message=message,
         exhausted=exhausted,
     )
 

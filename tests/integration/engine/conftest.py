@@ -1,4 +1,4 @@
-"""Benches on each kind of ledger, with a local server of their own."""
+"""Benches on each kind of ledger. One local server serves the whole folder; each test sees its own part."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.migrate import migrate, open_default_sqlite
+from tests.integration.engine.server_since import ServerSince
 from tests.job_bench import Bench
 from tests.local_server import LocalServer
 from tests.postgres import postgres_server, postgres_url
@@ -17,10 +18,18 @@ from tests.postgres import postgres_server, postgres_url
 __all__ = ["postgres_server", "postgres_url"]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[LocalServer]:
-    with LocalServer(tmp_path / "server") as server:
+@pytest.fixture(scope="session")
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    with LocalServer(tmp_path_factory.mktemp("server")) as server:
         yield server
+
+
+@pytest.fixture
+def server(running_server: LocalServer) -> Iterator[ServerSince]:
+    """The server without faults, as if it had just been started."""
+    running_server.set_scenario({})
+    yield ServerSince(running_server)
+    running_server.release()
 
 
 @pytest.fixture
@@ -38,7 +47,7 @@ def any_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> SqlLedger:
 
 
 @pytest.fixture
-def bench(server: LocalServer, ledger: SqlLedger, tmp_path: Path) -> Callable[..., Bench]:
+def bench(server: ServerSince, ledger: SqlLedger, tmp_path: Path) -> Callable[..., Bench]:
     def make(**values: Any) -> Bench:
         values.setdefault("ledger", ledger)
         return Bench(server=server, folder=tmp_path / "workspace", **values)
