@@ -15,11 +15,11 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout
 
 from airflow_batch_llm.core.engine import Engine
 from airflow_batch_llm.core.judge import Judge
-from airflow_batch_llm.core.model import Job, JobKey
+from airflow_batch_llm.core.model import BatchState, Job, JobKey
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import JobSpec, Progress, Settings
 from airflow_batch_llm.core.tools import Tools, read_template
-from airflow_batch_llm.exceptions import BatchLLMError, JobHalted
+from airflow_batch_llm.exceptions import BatchLLMError, JobHalted, RateLimited, Unreachable
 from airflow_batch_llm.schemas import answer_schema
 from airflow_batch_llm.triggers.waiting import WaitOrder, wait
 
@@ -148,13 +148,31 @@ class BatchLLMJobOperator(BaseOperator):
     async def _work_until_wait(self, session: JobSession, context: Context) -> Progress:
         try:
             while True:
-                progress = await self.work(session, context)
+                progress = await self._work_or_wait_out(session, context)
                 if progress.done or self.deferrable:
                     return progress
                 event = await wait(self._wait_order(session, progress), session.hook.amake_backend)
                 self.log.info("looked: %s, %s batches ended", event["status"], event["ended"])
         finally:
             await session.backend.aclose()
+
+    async def _work_or_wait_out(self, session: JobSession, context: Context) -> Progress:
+        """Work. An outage while batches run is waited out, up to the job's deadline: they are paid for."""
+        from airflow_batch_llm.hooks.settings import read_settings
+
+        try:
+            return await self.work(session, context)
+        except (Unreachable, RateLimited) as error:
+            job = session.ledger.get_job(session.tools.spec.key.job_id)
+            now = session.ledger.now()
+            if job is None or not session.ledger.batches(job.job_id, states=[BatchState.SUBMITTED]):
+                raise
+            if job.deadline_at is not None and now > job.deadline_at:
+                raise
+            self.log.warning("job %s: %s while batches run; trying again later", job.job_id, error.code)
+            asked = error.retry_after or 0.0 if isinstance(error, RateLimited) else 0.0
+            pause = max(asked, read_settings().poll_interval_max)
+            return Progress(job, False, not_before=now + pause, reason=error.code)
 
     def open_session(self, context: Context) -> JobSession:
         """Open ledger, workspace and backend for the job."""

@@ -166,8 +166,8 @@ def test_an_automatic_retry_of_submit_never_reads_the_source_again(
     tmp_path: Path,
 ) -> None:
     set_llm(monkeypatch, server, extra={"max_requests": 2})
-    # The first try sends two of three batches; then the upload fails for as long as the try lasts.
-    server.set_scenario({"calls": [{"on": "upload", "fault": "error", "status": 503, "skip": 2, "times": 3}]})
+    # The first try stages three batches and sends none: the upload fails for as long as the try lasts.
+    server.set_scenario({"calls": [{"on": "upload", "fault": "error", "status": 503, "times": 3}]})
     runs.after(SUBMIT, lambda: warehouse.execute("UPDATE tickets SET body = 'rewritten'"))
     run = runs.run(desk_dag("retry_submit"))
     states = [process.state for process in runs.of(SUBMIT)]

@@ -116,3 +116,19 @@ def test_a_halt_after_a_batch_was_accepted_lets_what_is_paid_be_read(
     traffic = Traffic(server)
     assert runs.rerun(desk_dag("halted"), run, *TASKS) == "success"
     assert traffic.sent == 4 and sorted(warehouse.labels()) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("call", ["retrieve", "upload"])
+def test_an_outage_after_a_batch_was_accepted_does_not_fail_submit(
+    runs: Runs, server: LocalServer, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    from tests.integration.tasks.conftest import set_llm
+
+    set_llm(monkeypatch, server, extra={"max_requests": 3})
+    monkeypatch.setenv("AIRFLOW__BATCH_LLM__POLL_INTERVAL_MAX", "0.1")
+    # Longer than one call with its own retries: the engine itself meets it.
+    outage = {"on": call, "fault": "error", "status": 503, "skip": 1, "times": 3}
+    server.set_scenario({"pace": {"statuses": ["in_progress"]}, "calls": [outage]})
+    run = runs.run(desk_dag(f"outage_{call}", task_args={"retries": 0}))
+    assert runs.states(run)[SUBMIT] == "success"
+    assert run.state == "success" and len(warehouse.labels()) == 6

@@ -44,7 +44,9 @@ def postgres(postgres_url: Callable[[], URL], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AIRFLOW__BATCH_LLM__LEDGER_CONN_ID", "ledger")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", _connection(warehouse))
     _rows(warehouse, "CREATE TABLE tickets (id BIGINT PRIMARY KEY, body TEXT NOT NULL)")
-    _rows(warehouse, "INSERT INTO tickets SELECT n, 'ticket number ' || n || '.' FROM generate_series(1, 8) n")
+    _rows(
+        warehouse, "INSERT INTO tickets SELECT n, 'ticket number ' || n || '.' FROM generate_series(1, 8) n"
+    )
     return ledger, warehouse
 
 

@@ -40,13 +40,19 @@ with DAG("every_wrapper", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=
         source=SqlSource(
             "warehouse",
             "SELECT id, part, body FROM t WHERE day >= :day AND cost > :cost",
-            parameters={"day": "{{ ds }}", "cost": Decimal("1.50"), "since": datetime(2026, 1, 1, tzinfo=UTC)},
+            parameters={
+                "day": "{{ ds }}",
+                "cost": Decimal("1.50"),
+                "since": datetime(2026, 1, 1, tzinfo=UTC),
+            },
             key=["id", "part"],
         ),
         prompt=RowPrompt("{{ row.body }} {{ day }}", system="Be brief.", vars={"day": "{{ ds }}"}),
         output_schema=Label,
         params={"temperature": 0, "stop": ["a", "b"]},
-        row_retry=RowRetry(max_rounds=2, escalate_to="m-2", dispositions={"refused": "retry", "empty": "dead"}),
+        row_retry=RowRetry(
+            max_rounds=2, escalate_to="m-2", dispositions={"refused": "retry", "empty": "dead"}
+        ),
         sink=SqlSink("warehouse", "out", key={"id": "ticket", "part": "part"}, columns={"label": "word"}),
         task_args={"retry_delay": timedelta(minutes=1)},
     )
@@ -61,7 +67,9 @@ with DAG("every_wrapper", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=
     batch_llm_group(
         group_id="upstream",
         source=RowsSource(fetch(), key="id"),
-        prompt=RowPrompt(messages=[{"role": "user", "content": [{"type": "text", "text": "{{ row.body }}"}]}]),
+        prompt=RowPrompt(
+            messages=[{"role": "user", "content": [{"type": "text", "text": "{{ row.body }}"}]}]
+        ),
         output_schema={"type": "object", "properties": {"label": {"type": "string"}}},
     )
     batch_llm_group(
