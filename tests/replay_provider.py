@@ -289,6 +289,7 @@ def _uploaded(body: bytes, content_type: str) -> bytes:
 def _handler(provider: ReplayProvider) -> Callable[..., BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def _serve(self) -> None:
             body = self._body()

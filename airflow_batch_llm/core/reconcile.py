@@ -273,7 +273,7 @@ def judge_batch(
     slots = list(iter_requests_as(_slots, tools.workspace, tools.root, batch))
     _read_rows(tools, batch, files, {slot.wire_id: slot for slot in slots})
     counts: Counter[str] = Counter()
-    halts = 0
+    good = halts = 0
     totals = [0, 0, 0, 0, 0]
     lines: list[bytes] = []
     with _outcomes_file(tools, batch) as out:
@@ -284,7 +284,10 @@ def judge_batch(
                 outcome = _outcome(tools, job, batch, template, slot, line, ending)
             else:
                 outcome = stands
-            counts[outcome.verdict] += 1
+            if outcome.verdict is Verdict.OK:
+                good += 1
+            else:
+                counts[outcome.verdict] += 1
             totals = list(map(add, totals, outcome.usage))
             halts += outcome.disposition is Disposition.HALT
             lines.append(encode_line(outcome))
@@ -292,6 +295,8 @@ def judge_batch(
                 out.write(b"".join(lines))
                 lines.clear()
         out.write(b"".join(lines))
+    if good:
+        counts[Verdict.OK] = good
     usage = Usage(*totals)
     result = Reconciled(out.sha256, tools.spec.judge.fingerprint, dict(counts), usage, tuple(files))
     return result, halts
