@@ -87,12 +87,7 @@ def dumps(value: Any) -> bytes:
 
     :raises ValueError: the value holds half a surrogate pair or a type JSON does not have.
     """
-    try:
-        return _encoder.encode(value)
-    except UnicodeEncodeError as e:
-        raise ValueError("holds half a surrogate pair, which UTF-8 cannot encode") from e
-    except (TypeError, msgspec.MsgspecError) as e:
-        raise ValueError(str(e)) from e
+    return _encode(_encoder, value)
 
 
 def dumps_canonical(value: Any) -> bytes:
@@ -100,8 +95,12 @@ def dumps_canonical(value: Any) -> bytes:
 
     :raises ValueError: as :func:`dumps`.
     """
+    return _encode(_sorted_encoder, value)
+
+
+def _encode(encoder: msgspec.json.Encoder, value: Any) -> bytes:
     try:
-        return _sorted_encoder.encode(value)
+        return encoder.encode(value)
     except UnicodeEncodeError as e:
         raise ValueError("holds half a surrogate pair, which UTF-8 cannot encode") from e
     except (TypeError, msgspec.MsgspecError) as e:
