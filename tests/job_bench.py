@@ -52,6 +52,7 @@ class Bench:
     folder: Path
     texts: dict[str, str] = field(default_factory=dict)
     drafts: Callable[[], Iterable[Draft]] | None = None
+    run_id: str = "run-1"
     task_id: str = "labels.submit"
     mark: int = 3
     first_try: bool = True
@@ -71,7 +72,7 @@ class Bench:
 
     @property
     def key(self) -> JobKey:
-        return JobKey(self.ledger.namespace(), "tickets", "run-1", self.task_id)
+        return JobKey(self.ledger.namespace(), "tickets", self.run_id, self.task_id)
 
     @property
     def workspace(self) -> ObjectWorkspace:
@@ -166,7 +167,7 @@ class Bench:
 
     def clear(self, **changes: Any) -> Bench:
         """Clear the whole group, as Airflow does it."""
-        return replace(self, mark=self.mark + 1, first_try=False, **changes)
+        return replace(self, mark=self.mark + 1, first_try=False, reads=0, **changes)
 
     def retry(self, **changes: Any) -> Bench:
         """A later try of the same task: its own process, its own code."""

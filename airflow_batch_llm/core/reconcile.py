@@ -79,25 +79,20 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     A batch that failed before it ran because the queue was full, or because its upload is gone, is
     put back to ``planned`` instead.
 
-    :raises Unreachable: the provider shows a batch that has ended as running.
+    :raises Unreachable: the provider shows a batch that has ended as running, or denies it right after.
     """
-    remote = await tools.backend.retrieve(batch.provider_batch_id or "")
-    if not remote.status.terminal:
-        raise Unreachable(
-            f"batch {batch.batch_id} had ended and is now shown as {remote.raw_status}; looked at again later"
-        )
-    if _put_back(tools, batch, remote):
+    remote = await _look_again(tools, batch)
+    if remote is not None and _put_back(tools, batch, remote):
         return
     if batch.kind is BatchKind.PRIMARY and batch.attempt > 1:
         await seek_strays(tools, job, batch)
-    try:
-        files = await _fetch(tools, batch, remote)
-    except NotFound:
-        now = tools.ledger.get_batch(batch.batch_id)
-        if now is not None and now.state is not BatchState.ENDED:
-            return  # somebody else has read it meanwhile and deleted the provider's copy
-        raise
-    ending = _ending(batch, remote)
+    files = await _fetch(tools, batch, remote) if remote is not None else None
+    if remote is not None and files is not None:
+        ending = _ending(batch, remote)
+    elif _is_gone_for_good(tools, batch):
+        files, ending = [], _Ending(Verdict.MISSING, "results_gone", {}, Disposition.HALT, "BLLM-031")
+    else:
+        return
     tools.fault("reconcile.before_outcomes")
     result, halts = judge_batch(tools, job, batch, template, files, ending)
     code = ending.halt or ("BLLM-021" if halts else None)
@@ -105,9 +100,37 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
         # Before the batch counts as reconciled: a crash in between halts again, never goes on.
         tools.halt(job, code, f"batch {batch.batch_id}: {ending.code}")
     tools.fault("reconcile.before_reconciled")
-    if tools.ledger.mark_reconciled(batch, result) is not None:
+    if tools.ledger.mark_reconciled(batch, result) is not None and remote is not None:
         await _clean_up(tools, batch, remote)
     tools.fault("reconcile.after_reconciled")
+
+
+async def _look_again(tools: Tools, batch: Batch) -> RemoteBatch | None:
+    """Return the ended batch as the provider shows it now; None where it denies it."""
+    try:
+        remote = await tools.backend.retrieve(batch.provider_batch_id or "")
+    except NotFound:
+        return None
+    if not remote.status.terminal:
+        raise Unreachable(
+            f"batch {batch.batch_id} had ended and is now shown as {remote.raw_status}; looked at again later"
+        )
+    return remote
+
+
+def _is_gone_for_good(tools: Tools, batch: Batch) -> bool:
+    """Say whether results that the provider denies are lost; false where somebody else has read them.
+
+    Paid for and not to be had: whether the rows are paid for again is a person's decision.
+
+    :raises Unreachable: the batch ended just now; the provider's reads may lag behind.
+    """
+    now = tools.ledger.get_batch(batch.batch_id)
+    if now is None or now.state is not BatchState.ENDED:
+        return False
+    if (now.ended_at or 0.0) + tools.settings.gone_after > tools.ledger.now():
+        raise Unreachable(f"batch {batch.batch_id}: its results are not there yet; looked at again later")
+    return True
 
 
 async def _clean_up(tools: Tools, batch: Batch, remote: RemoteBatch) -> None:
@@ -196,8 +219,12 @@ def _failed(batch: Batch, remote: RemoteBatch) -> _Ending:
     return _Ending(Verdict.CANCELLED, "batch_failed" if lines else FAILED_WHOLE, lines)
 
 
-async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[str, Any]]:
-    """Store every result file as received; returns what the ledger says about each."""
+async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[str, Any]] | None:
+    """Store every result file as received; returns what the ledger says about each.
+
+    None where a file with answers is gone.
+    """
+    answers = remote.status is RemoteStatus.DONE or remote.counts.get("completed", 0) > 0
     known = {str(file["file_id"]): dict(file) for file in batch.files}
     stored = []
     for number, file in enumerate(remote.files):
@@ -209,8 +236,8 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
                 try:
                     await tools.backend.download(remote, file, local)
                 except NotFound:
-                    if remote.status is RemoteStatus.DONE:
-                        raise
+                    if answers and file.kind == "output":
+                        return None
                     log.warning("batch %s: its %s file is gone", batch.batch_id, file.kind)
                     continue
                 tools.fault("reconcile.before_raw")

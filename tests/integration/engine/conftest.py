@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def any_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> SqlLedger:
 def bench(server: ServerSince, ledger: SqlLedger, tmp_path: Path) -> Callable[..., Bench]:
     def make(**values: Any) -> Bench:
         values.setdefault("ledger", ledger)
+        values.setdefault("run_id", f"run-{secrets.token_hex(4)}")
         return Bench(server=server, folder=tmp_path / "workspace", **values)
 
     return make

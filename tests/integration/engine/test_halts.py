@@ -1,0 +1,180 @@
+"""What stops a job for a person: what is paid lands, the rest stays pending, and a clear goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_batch_llm.core.model import JobState, LetterState
+from airflow_batch_llm.core.policy import RowRetry
+from airflow_batch_llm.core.spec import Until
+from airflow_batch_llm.exceptions import Unreachable
+from tests.job_bench import QUICK, Bench
+
+TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(6)}
+HALFWAY = {"seconds": 600, "hold_at": 0.5}
+
+
+def through_all_tasks(job: Bench, code: str) -> None:
+    """Run all tasks of a job that is halted: again and again nothing more is sent."""
+    for _ in range(2):
+        halted = job.retry().run()
+        assert halted.state is JobState.HALTED and halted.halt_code == code
+
+
+def test_a_batch_cancelled_by_somebody_else(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS)
+    job.server.set_scenario({"pace": HALFWAY})
+    job.step(Until.ENDED, submitting=True)
+    job.server.cancel_by_hand(job.batches()[0].provider_batch_id or "")
+    through_all_tasks(job, "BLLM-032")
+    assert sorted(a.custom_id for a in job.answers()) == ["t-0", "t-1", "t-2"]
+    assert job.letters() == [] and job.creates() == 1
+    job.server.set_scenario({})
+    cleared = job.clear()
+    assert cleared.run().counts["answered"] == 6
+    assert [b["total"] for b in cleared.server.batches()] == [3, 6]
+    cleared.assert_accounted()
+    assert cleared.server.summary()["charged"] == 6
+
+
+def test_a_halted_job_that_is_resumed_goes_on(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS, policy=RowRetry(max_rounds=0))
+    job.server.set_scenario({"pace": HALFWAY})
+    job.step(Until.ENDED, submitting=True)
+    job.server.cancel_by_hand(job.batches()[0].provider_batch_id or "")
+    through_all_tasks(job, "BLLM-032")
+    job.server.set_scenario({})
+    job.ledger.resume_job(job.job(), actor="ann", reason="cancelled by mistake")
+    assert job.run().counts["answered"] == 6
+    job.assert_accounted()
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+def test_a_batch_that_the_provider_denies_is_lost_and_never_sent_again(
+    looks: int, bench: Callable[..., Bench]
+) -> None:
+    """Before it has ended or after: it is a person's matter either way."""
+    job = bench(texts=TEXTS, options={"max_requests": 3}, settings=replace(QUICK, gone_after=0.0))
+    denied = {"on": "retrieve", "fault": "error", "status": 404, "times": 1, "skip": looks}
+    job.server.set_scenario({"calls": [denied]})
+    job.step(Until.ENDED, submitting=True)
+    through_all_tasks(job, "BLLM-031")
+    assert len(job.answers()) == 3 and job.letters() == []
+    assert job.creates() == 2
+    # A person decides that its rows are sent again.
+    cleared = job.clear()
+    assert cleared.run().counts["answered"] == 6 and cleared.creates() == 3
+    assert len(cleared.answers()) == 6 and cleared.letters() == []
+
+
+@pytest.mark.parametrize("on", ["retrieve", "download"])
+def test_results_that_are_not_there_for_a_moment_are_asked_for_again(
+    on: str, bench: Callable[..., Bench]
+) -> None:
+    job = bench(texts=TEXTS)
+    job.until(Until.ENDED, submitting=True)
+    job.server.set_scenario({"calls": [{"on": on, "fault": "error", "status": 404, "times": 1}]})
+    with pytest.raises(Unreachable):
+        job.until(Until.RECONCILED)
+    assert job.run().counts["answered"] == 6 and job.creates() == 1
+    job.assert_accounted()
+
+
+def test_results_that_are_gone_are_not_paid_for_again_without_a_person(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS, settings=replace(QUICK, gone_after=0.0))
+    job.until(Until.ENDED, submitting=True)
+    job.server.set_scenario({"calls": [{"on": "download", "fault": "error", "status": 404}]})
+    through_all_tasks(job, "BLLM-031")
+    assert job.creates() == 1 and job.letters() == []
+
+
+def test_a_fault_of_the_account_charges_no_row_an_attempt(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS, policy=RowRetry(max_rounds=0))
+    job.server.set_scenario(
+        {"rows": [{"match": {"custom_id": ".*", "every": 2}, "fault": "insufficient_quota"}]}
+    )
+    through_all_tasks(job, "BLLM-021")
+    assert len(job.answers()) == 3 and job.letters() == [] and job.creates() == 1
+    job.server.set_scenario({"rows": [{"match": {"contains": "number 1."}, "fault": "bad_request"}]})
+    cleared = job.clear()
+    cleared.run()
+    assert cleared.job().counts["answered"] == 5 and [b["total"] for b in cleared.server.batches()] == [3, 6]
+    (letter,) = cleared.letters(LetterState.OPEN)
+    assert [(a.verdict, a.charged) for a in letter.attempts] == [("account", False), ("bad_request", True)]
+    cleared.assert_accounted()
+
+
+def test_a_fault_of_the_account_in_a_batch_that_never_ran(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS, policy=RowRetry(max_rounds=0, max_free_rounds=0))
+    refusal = {"fault": "fail_validation", "code": "billing_hard_limit_reached", "times": 1}
+    job.server.set_scenario({"batches": [refusal]})
+    through_all_tasks(job, "BLLM-021")
+    assert job.letters() == [] and job.creates() == 1
+    assert job.clear().run().counts["answered"] == 6
+    job.assert_accounted()
+
+
+def test_a_key_that_is_revoked_between_two_batches(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS, options={"max_requests": 3})
+    job.server.set_scenario({"calls": [{"on": "create", "fault": "error", "status": 401, "skip": 1}]})
+    through_all_tasks(job, "BLLM-020")
+    assert len(job.answers()) == 3 and job.letters() == [], "what the first batch brought is read"
+    job.server.set_scenario({})
+    cleared = job.clear()
+    assert cleared.run().counts["answered"] == 6
+    assert [b["total"] for b in cleared.server.batches()] == [3, 3]
+    cleared.assert_accounted()
+
+
+def test_a_refusal_after_a_clear_lets_what_is_in_flight_be_read(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS)
+    job.server.set_scenario({"pace": HALFWAY})
+    job.step(Until.ENDED, submitting=True)
+    job.server.set_scenario({"calls": [{"on": "create", "fault": "error", "status": 403}]})
+    cleared = job.clear(texts={**TEXTS, "t-9": "one more"})
+    cleared.step(Until.ENDED, submitting=True)
+    job.server.release()
+    through_all_tasks(cleared, "BLLM-020")
+    assert len(cleared.answers()) == 6
+
+
+def test_answers_that_are_counted_but_whose_file_is_named_late(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS, policy=RowRetry(max_rounds=0))
+    job.server.set_scenario({"results": {"late": 3}})
+    assert job.run().counts["answered"] == 6
+    assert job.creates() == 1 and job.server.summary()["charged"] == 6
+    job.assert_accounted()
+
+
+def test_answers_whose_file_is_never_named_are_a_persons_matter(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS)
+    job.server.set_scenario({"results": {"late": 1_000_000}})
+    for _ in range(3):
+        assert not job.step(Until.ENDED, submitting=True).done
+    with job.ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE batch_llm_batch SET submitted_at = submitted_at - 1000000")
+    through_all_tasks(job, "BLLM-031")
+    assert job.creates() == 1 and job.letters() == []
+
+
+def test_a_halt_in_a_re_drive_keeps_its_letters(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS)
+    fault: dict[str, Any] = {"match": {"contains": "number 2."}, "fault": "bad_request"}
+    job.server.set_scenario({"rows": [fault]})
+    job.run()
+    job.server.set_scenario({"pace": {"seconds": 600, "hold_at": 0}})
+    assert job.call(lambda e: e.redrive(actor="ann", reason="", mark="1")) == 1
+    job.step(Until.SETTLED)
+    job.server.cancel_by_hand(job.batches()[1].provider_batch_id or "")
+    halted = job.until(Until.SETTLED)
+    assert halted.halt_code == "BLLM-032" and len(job.answers()) == 5
+    assert [(x.custom_id, x.state) for x in job.letters()] == [("t-2", LetterState.REDRIVING)]
+    job.server.set_scenario({})
+    cleared = job.clear()
+    assert cleared.run().counts["answered"] == 6
+    assert [x.state for x in cleared.letters()] == [LetterState.RESOLVED]
+    cleared.assert_accounted()

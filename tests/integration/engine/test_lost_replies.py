@@ -1,0 +1,177 @@
+"""A create call whose reply is lost: looked for first, sent again only after two looks that found nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_batch_llm.core.model import BatchState, JobState
+from airflow_batch_llm.core.spec import Settings, Until
+from airflow_batch_llm.exceptions import AuthError, InDoubt, Unreachable
+from tests.integration.engine.processes import Interrupted
+from tests.job_bench import Bench
+
+TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(4)}
+SHORT = Settings(create_timeout=1.0, lease_margin=0.5, look_apart=0.2, queue_wait=0.1)
+
+
+@pytest.fixture
+def job(bench: Callable[..., Bench]) -> Bench:
+    return bench(texts=TEXTS, settings=SHORT)
+
+
+def spoil_creates(job: Bench, **rule: Any) -> None:
+    job.server.set_scenario({"calls": [{"on": "create", "times": 1, **rule}]})
+
+
+def test_a_batch_that_was_accepted_without_a_reply_is_found_and_taken_on(job: Bench) -> None:
+    spoil_creates(job, fault="lost_reply")
+    done = job.run()
+    assert done.counts["answered"] == 4
+    assert job.creates() == len(job.server.batches()) == 1
+    assert job.batches()[0].attempt == 1
+    assert job.actions().count("create_in_doubt") == 1 and "looked" not in job.actions()
+    job.assert_accounted()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"fault": "dropped"},
+        {"fault": "error", "status": 500},
+        {"fault": "error", "status": 502, "html": True},
+        {"fault": "error", "status": 409},
+        {"fault": "timeout"},
+    ],
+    ids=lambda rule: f"{rule['fault']}{rule.get('status', '')}",
+)
+def test_a_call_that_came_to_nothing_is_repeated_after_two_looks(rule: dict[str, Any], job: Bench) -> None:
+    spoil_creates(job, **rule)
+    done = job.run()
+    assert done.counts["answered"] == 4
+    assert job.creates() == 2 and len(job.server.batches()) == 1
+    assert job.batches()[0].attempt == 2
+    happened = [a for a in job.actions() if a in ("submitting", "looked", "submitting_left", "submitted")]
+    assert happened == ["submitting", "looked", "submitting_left", "submitting", "submitted"]
+    assert looks_after_the_lease(job) >= 2
+    job.assert_accounted()
+
+
+def looks_after_the_lease(job: Bench) -> int:
+    """How often the list of batches was read between the two create calls."""
+    calls = [call for call in job.server.requests() if call["path"] == "/v1/batches"]
+    first, second = [n for n, call in enumerate(calls) if call["method"] == "POST"]
+    return second - first - 1
+
+
+def test_nothing_is_sent_again_while_the_lease_runs_or_the_looks_are_too_close(job: Bench) -> None:
+    """Only time by the ledger's clock counts: calling again and again changes nothing."""
+    patient = replace(job, settings=Settings(create_timeout=5.0, lease_margin=600.0, look_apart=600.0))
+    spoil_creates(patient, fault="dropped")
+    for _ in range(4):
+        progress = patient.step(Until.ENDED, submitting=True)
+        assert not progress.done and progress.reason == "in_doubt"
+    lease = patient.batches()[0].lease_until
+    assert lease is not None and progress.not_before == lease
+    assert "looked" not in patient.actions() and patient.creates() == 1
+
+    # The lease has ended, the first look finds nothing; the second one has to wait.
+    expire_lease(patient)
+    for _ in range(4):
+        progress = patient.step(Until.ENDED, submitting=True)
+        assert progress.not_before is not None and progress.not_before > patient.ledger.now() + 500
+    assert patient.actions().count("looked") == 1 and patient.creates() == 1
+
+
+def test_a_look_is_as_old_as_its_beginning(job: Bench) -> None:
+    """The lease ends, and the time between two looks passes, while a look is under way: it proves nothing."""
+    patient = replace(job, settings=Settings(create_timeout=5.0, lease_margin=600.0, look_apart=600.0))
+    spoil_creates(patient, fault="dropped")
+    patient.step(Until.ENDED, submitting=True)
+
+    def suspended_in_the_middle_of(act: Callable[[], object]) -> Interrupted:
+        return Interrupted(patient.ledger, after=lambda name, _: name == "now", act=act)
+
+    slow = patient.retry(ledger=suspended_in_the_middle_of(lambda: expire_lease(patient)))
+    slow.step(Until.ENDED, submitting=True)
+    assert "looked" not in patient.actions()
+
+    patient.step(Until.ENDED, submitting=True)
+    assert patient.actions().count("looked") == 1
+    slow = patient.retry(ledger=suspended_in_the_middle_of(lambda: age_look(patient)))
+    slow.step(Until.ENDED, submitting=True)
+    assert "submitting_left" not in patient.actions() and patient.creates() == 1
+
+
+def expire_lease(job: Bench) -> None:
+    set_column(job, "lease_until = lease_until - 100000")
+
+
+def age_look(job: Bench) -> None:
+    set_column(job, "first_look_at = first_look_at - 100000")
+
+
+def set_column(job: Bench, change: str) -> None:
+    with job.ledger.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE batch_llm_batch SET {change}")
+
+
+def test_a_list_that_cannot_be_read_proves_nothing(job: Bench) -> None:
+    """Nothing is known about the create call while the provider does not list its batches."""
+    fault = {"fault": "error", "status": 503}
+    quick = replace(job, options={"max_retries": 0})
+    quick.server.set_scenario(
+        {"calls": [{"on": "create", "fault": "dropped", "times": 1}, {"on": "list", **fault}]}
+    )
+    with pytest.raises((Unreachable, InDoubt)):
+        quick.step(Until.ENDED, submitting=True)
+    expire_lease(quick)
+    for _ in range(3):
+        with pytest.raises((Unreachable, InDoubt)):
+            quick.step(Until.ENDED, submitting=True)
+    assert quick.creates() == 1 and quick.batches()[0].state is BatchState.SUBMITTING
+    assert "looked" not in quick.actions()
+    quick.server.set_scenario({})
+    quick.run()
+    quick.assert_accounted()
+    assert quick.creates() == 2
+
+
+def test_a_lease_is_longer_than_the_connections_own_time_out(job: Bench) -> None:
+    """A connection may allow its create calls more time than the setting does."""
+    slow = replace(job, options={"create_timeout_seconds": 300.0})
+    spoil_creates(slow, fault="dropped")
+    slow.step(Until.ENDED, submitting=True)
+    lease = slow.batches()[0].lease_until
+    assert lease is not None and lease - slow.ledger.now() > 290
+
+
+def test_a_wrong_key_is_told_before_anything_is_accepted(job: Bench) -> None:
+    wrong = replace(job, api_key="not-the-key")
+    for _ in range(2):
+        with pytest.raises(AuthError):
+            wrong.step(Until.ENDED, submitting=True)
+    assert job.creates() == 0 and job.job().state is JobState.RUNNING
+    done = job.run()
+    assert done.counts["answered"] == 4 and done.revision == 1
+    job.assert_accounted()
+
+
+def test_a_key_refused_at_the_create_call_leaves_no_doubt(job: Bench) -> None:
+    spoil_creates(job, fault="error", status=401)
+    with pytest.raises(AuthError):
+        job.step(Until.ENDED, submitting=True)
+    assert job.batches()[0].state is BatchState.UPLOADED
+    job.run()
+    assert "looked" not in job.actions()
+    job.assert_accounted()
+
+
+def test_a_batch_that_cannot_be_read_right_after_its_create_call_is_not_lost(job: Bench) -> None:
+    job.server.set_scenario({"calls": [{"on": "retrieve", "fault": "error", "status": 404, "times": 3}]})
+    done = job.run()
+    assert done.counts["answered"] == 4 and "lost" not in job.actions()
+    assert job.creates() == 1
