@@ -118,11 +118,6 @@ class Traffic:
         return len([call for call in self.calls("POST", "/batches") if call["path"] == "/v1/batches"])
 
     @property
-    def cancels(self) -> int:
-        """Cancel calls."""
-        return len([call for call in self.calls("POST", "/batches") if call["path"].endswith("/cancel")])
-
-    @property
     def charges(self) -> list[dict[str, Any]]:
         """Requests that the server executed."""
         return self._server.charges()[self._charges :]
@@ -158,11 +153,6 @@ class Books:
         found = self.ledger.get_job(self.job_id)
         assert found is not None
         return found
-
-    @property
-    def known(self) -> bool:
-        """Whether the ledger has the job."""
-        return self.ledger.get_job(self.job_id) is not None
 
     def letters(self, *states: LetterState) -> list[DeadLetter]:
         """Return the dead letters in these states, all without any."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from airflow.models.taskinstance import TaskInstance
     from airflow.sdk import DAG
 
-    from airflow_batch_llm.operators.base import BatchLLMJobOperator
-
 
 @dataclass(frozen=True)
 class Process:
@@ -228,9 +226,3 @@ def scheduler_form(dag: DAG) -> Any:
     from airflow.serialization.serialized_objects import DagSerialization
 
     return DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
-
-
-def task_of(dag: DAG, task_id: str) -> BatchLLMJobOperator:
-    """Return one of our tasks by its id."""
-    task: Any = dag.task_dict[task_id]
-    return task

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_batch_llm import RowPrompt, RowRetry, SqlSink
+from tests.integration.tasks.conftest import set_llm
 from tests.integration.tasks.desk import DEAD_LETTER, SUBMIT, TASKS, Books, Traffic, Warehouse, desk_dag
 from tests.integration.tasks.metadata import rows_holding, trigger_kwargs
 from tests.integration.tasks.runs import Runs
@@ -163,8 +164,6 @@ def test_a_provider_that_refuses_calls_is_not_quoted(
 def test_the_xcom_of_every_task_is_small_for_2000_rows_in_40_batches(
     runs: Runs, shared_server: LocalServer, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.integration.tasks.conftest import set_llm
-
     shared_server.set_scenario(
         {
             "pace": {"statuses": ["in_progress"]},

@@ -7,6 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_batch_llm.core.model import JobState
 from airflow_batch_llm.hooks.state import open_workspace
+from tests.integration.tasks.conftest import set_llm
 from tests.integration.tasks.desk import DEAD_LETTER, SUBMIT, TASKS, Books, Traffic, Warehouse, desk_dag
 from tests.integration.tasks.runs import Runs
 from tests.local_server import LocalServer
@@ -63,6 +64,8 @@ def test_all_rows_failed_is_red_after_everything_was_published(
     error = runs.error_of(DEAD_LETTER)
     assert isinstance(error, AirflowFailException)
     assert "BLLM-041" in str(error) and "invalid_value (5), unsupported_value (1)" in str(error)
+    # The provider says the same of all of them and quotes none: that helps to mend the cause.
+    assert "rows say: " in str(error)
     assert runs.tries(run)[DEAD_LETTER] == 1
     books = Books.of(run)
     assert books.job.state is JobState.SETTLED
@@ -94,8 +97,6 @@ def test_dead_letters_are_red_above_the_ratio_allowed(
 def test_a_halt_after_a_batch_was_accepted_lets_what_is_paid_be_read(
     runs: Runs, server: LocalServer, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.integration.tasks.conftest import set_llm
-
     set_llm(monkeypatch, server, extra={"max_requests": 2})
     refusal = {
         "on": "create",
@@ -122,8 +123,6 @@ def test_a_halt_after_a_batch_was_accepted_lets_what_is_paid_be_read(
 def test_an_outage_after_a_batch_was_accepted_does_not_fail_submit(
     runs: Runs, server: LocalServer, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    from tests.integration.tasks.conftest import set_llm
-
     set_llm(monkeypatch, server, extra={"max_requests": 3})
     monkeypatch.setenv("AIRFLOW__BATCH_LLM__POLL_INTERVAL_MAX", "0.1")
     # Longer than one call with its own retries: the engine itself meets it.
