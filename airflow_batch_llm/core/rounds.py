@@ -52,7 +52,7 @@ def plan_next_round(tools: Tools, job: Job, template: RequestTemplate) -> Job | 
     Where more batches were refused as a whole than a few bad rows explain, the job is halted instead.
     """
     sources = _sources(tools, job)
-    refused = sum(_refused_whole(batch) for batch in sources)
+    refused = sum(_refused_whole(batch) for batch in sources if batch.revision == job.revision)
     if refused > _MOST_REFUSED:
         tools.halt(job, "BLLM-023", f"{refused} batches of round {job.round} were refused as a whole")
         return tools.reload(job)
