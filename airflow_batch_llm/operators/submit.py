@@ -88,14 +88,21 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         job = session.ledger.get_job(session.tools.spec.key.job_id)
         if job is not None and job.seen.get("submit") == mark and job.plan_id is not None:
             # Staged: neither source nor prompt is looked at again, they may have changed or gone.
-            return await session.engine.advance(Until.ENDED)
+            return await self._send_and_wait(session, None)
         self._refuse_when_cleared_alone(session, mark, context)
         order = self._order(session, context)
         # Asks for what all rows share; later each row would be refused by itself.
         session.backend.line_encoder(order.template)
         if self.sink is not None:
             self.sink.resolve(context, session.tools.spec.judge.schema, self.source.key).check()
-        return await session.engine.advance(Until.ENDED, order)
+        return await self._send_and_wait(session, order)
+
+    async def _send_and_wait(self, session: JobSession, order: StageOrder | None) -> Progress:
+        progress = await session.engine.advance(Until.ENDED, order)
+        if progress.done and not progress.job.counts.get("rows"):
+            # What follows is skipped: what earlier revisions left open is settled here.
+            return await session.engine.advance(Until.SETTLED)
+        return progress
 
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
         """Skip what follows where there was nothing to do."""

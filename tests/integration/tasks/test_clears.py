@@ -73,6 +73,24 @@ def test_submit_cleared_alone_is_refused_before_it_pays(
     assert traffic.sent == 1
 
 
+def test_a_clear_that_finds_no_row_any_more_leaves_nothing_open(
+    runs: Runs, traffic: Traffic, warehouse: Warehouse, server: LocalServer
+) -> None:
+    server.set_scenario({"rows": [{"match": {"contains": "number 5."}, "fault": "content_filter"}]})
+    dag = desk_dag("clear_to_nothing", max_dead_letter_ratio=0.5)
+    run = runs.run(dag)
+    books = Books.of(run)
+    assert set(books.open_codes()) == {"5"}
+    traffic.forget()
+    warehouse.execute("DELETE FROM tickets")
+    assert runs.rerun(dag, run, *TASKS) == "success"
+    assert set(runs.states(run).values()) == {"skipped"}
+    assert not traffic.anything
+    assert books.job.state is JobState.SETTLED
+    assert (books.job.counts["rows"], books.job.counts["withdrawn"]) == (0, 6)
+    assert {letter.state for letter in books.letters()} == {LetterState.DISCARDED}
+
+
 def test_reconcile_cleared_alone_judges_again_and_never_demotes(
     runs: Runs, traffic: Traffic, warehouse: Warehouse
 ) -> None:
