@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import logging
 import os
 import statistics
 import subprocess
@@ -170,6 +171,8 @@ def main() -> None:
     parser.add_argument("--row-bytes", type=int, default=830)
     parser.add_argument("--tries", type=int, default=3, help="the median counts")
     args = parser.parse_args()
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     print(f"{args.rows:,} rows of {args.row_bytes} bytes, median of {args.tries}, {machine()}\n")
     print(f"{'':<44}{'text, rows/s':>16}{'schema, rows/s':>16}")
     columns = [_column(args, structured=structured) for structured in (False, True)]
