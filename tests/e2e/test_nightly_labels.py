@@ -220,7 +220,7 @@ def letters(places: Places, run_id: str) -> dict[str, str]:
     found = rows(
         places.ledger, "SELECT custom_id, state FROM batch_llm_dead_letter WHERE run_id = ?", (run_id,)
     )
-    return {custom_id: state for custom_id, state in found}
+    return dict(found)
 
 
 def _append(warehouse: Path, ticket: str, text: str) -> None:
