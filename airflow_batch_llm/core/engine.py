@@ -138,10 +138,11 @@ class Engine:
                 revision, template = job.revision, tools.template(job)
             later = await self._send(job, template)
             await self._observe(job)
-            if await self._reconcile(job, template, everything=everything):
+            put_back, late = await self._reconcile(job, template, everything=everything)
+            if put_back:
                 continue
             job = tools.reload(job)
-            waiting = self._waiting(job, later)
+            waiting = self._waiting(job, later, late)
             if waiting is not None:
                 return waiting
             if job.revision != revision or (everything and self._unread(job)):
@@ -191,8 +192,7 @@ class Engine:
                 log.error("batch %s: %s", batch.batch_id, error.code)
                 tools.halt(job, error.code, f"batch {batch.batch_id} was not accepted")
                 return soonest
-            if later is not None and (soonest is None or later.not_before < soonest.not_before):
-                soonest = later
+            soonest = _sooner(soonest, later)
         return soonest
 
     def _anything_accepted(self, job: Job) -> bool:
@@ -207,19 +207,22 @@ class Engine:
         for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.SUBMITTED]):
             await observe_batch(self.tools, job, batch)
 
-    async def _reconcile(self, job: Job, template: RequestTemplate, *, everything: bool) -> bool:
-        """Judge ended batches; says whether one was put back and can be sent again."""
+    async def _reconcile(
+        self, job: Job, template: RequestTemplate, *, everything: bool
+    ) -> tuple[bool, Later | None]:
+        """Judge ended batches; says whether one was put back and can be sent again, and when to come
+        again for results that are not there yet."""
         tools = self.tools
-        put_back = False
+        put_back, soonest = False, None
         for batch in tools.ledger.batches(job.job_id, states=[BatchState.ENDED]):
             if not everything and not ended_without_running(batch):
                 continue
-            await reconcile_batch(tools, job, batch, template)
+            soonest = _sooner(soonest, await reconcile_batch(tools, job, batch, template))
             after = tools.ledger.get_batch(batch.batch_id)
             put_back = put_back or (after is not None and after.state is BatchState.PLANNED)
-        return put_back
+        return put_back, soonest
 
-    def _waiting(self, job: Job, later: Later | None) -> Progress | None:
+    def _waiting(self, job: Job, unsent_until: Later | None, unread_until: Later | None) -> Progress | None:
         """Say what the job waits for, None where nothing is outstanding."""
         ledger = self.tools.ledger
         running = ledger.batches(job.job_id, states=[BatchState.SUBMITTED])
@@ -229,10 +232,11 @@ class Engine:
             if batch.state is BatchState.SUBMITTING
             or (job.state is JobState.RUNNING and batch.revision == job.revision)
         ]
-        if not running and not unsent:
+        if not running and not unsent and unread_until is None:
             return None
+        later = _sooner(unsent_until, unread_until)
         not_before = later.not_before if later is not None else None
-        if unsent and later is None:
+        if unsent and unsent_until is None:
             # Put back while this pass was under way: look again at once.
             waits = [batch.not_before for batch in unsent if batch.not_before]
             not_before = min(waits) if waits else ledger.now()
@@ -308,6 +312,13 @@ class Engine:
         if job is None:
             raise InputError(f"job {self.tools.spec.key.job_id} is not in the ledger")
         return job
+
+
+def _sooner(one: Later | None, other: Later | None) -> Later | None:
+    """Return the one that comes first."""
+    if one is None or other is None:
+        return one or other
+    return other if other.not_before < one.not_before else one
 
 
 def _with_plan(job: Job) -> Job:

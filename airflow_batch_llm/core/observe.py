@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_batch_llm.core.model import Batch, BatchKind, Job, RemoteBatch, RemoteStatus
+from airflow_batch_llm.core.model import Batch, BatchKind, Job, RemoteStatus
 from airflow_batch_llm.core.submit import ask_to_cancel
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.exceptions import NotFound
@@ -18,12 +18,12 @@ async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
     except NotFound:
         _take_as_lost(tools, job, batch)
         return None
-    if remote.status.terminal and (not lacks_answers(remote) or _past_window(tools, batch)):
+    if remote.status.terminal:
         tools.fault("observe.before_ended")
         ended = tools.ledger.mark_ended(batch, remote)
         return ended if ended is not None else tools.ledger.get_batch(batch.batch_id)
     overdue = _overdue(tools, job, batch)
-    if overdue and batch.cancel_asked_at is None and not remote.status.terminal:
+    if overdue and batch.cancel_asked_at is None:
         log.warning("batch %s: %s; asking the provider to cancel it", batch.batch_id, overdue)
         noted = tools.ledger.ask_cancel(batch, actor="machine", reason=overdue)
         tools.fault("observe.before_cancel")
@@ -35,15 +35,6 @@ async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
 
 
 _CAN_BE_CANCELLED = frozenset({RemoteStatus.PENDING, RemoteStatus.RUNNING, RemoteStatus.UNKNOWN})
-
-
-def lacks_answers(remote: RemoteBatch) -> bool:
-    """Say whether the provider counts answers but names no file with them.
-
-    Files can be named later than the end is; a row must not count as missing, and be paid for again,
-    because its file was not named yet.
-    """
-    return remote.counts.get("completed", 0) > 0 and not any(file.kind == "output" for file in remote.files)
 
 
 def _take_as_lost(tools: Tools, job: Job, batch: Batch) -> None:
@@ -60,9 +51,7 @@ def _take_as_lost(tools: Tools, job: Job, batch: Batch) -> None:
 def _overdue(tools: Tools, job: Job, batch: Batch) -> str | None:
     if job.deadline_at is not None and tools.ledger.now() > job.deadline_at:
         return "job_timeout"
-    return "batch_timeout" if _past_window(tools, batch) else None
-
-
-def _past_window(tools: Tools, batch: Batch) -> bool:
     window = tools.backend.limits.window_seconds + 3600.0
-    return batch.submitted_at is not None and tools.ledger.now() > batch.submitted_at + window
+    if batch.submitted_at is not None and tools.ledger.now() > batch.submitted_at + window:
+        return "batch_timeout"
+    return None

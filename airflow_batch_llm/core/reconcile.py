@@ -38,10 +38,9 @@ from airflow_batch_llm.core.model import (
     Row,
     Usage,
 )
-from airflow_batch_llm.core.observe import lacks_answers
 from airflow_batch_llm.core.policy import attempts_used
 from airflow_batch_llm.core.ports import Reconciled
-from airflow_batch_llm.core.submit import seek_strays
+from airflow_batch_llm.core.submit import Later, seek_strays
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
 from airflow_batch_llm.exceptions import NotFound, ProviderError, Unreachable
@@ -73,26 +72,34 @@ class _Ending:
     halt: str | None = None
 
 
-async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> None:
+async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
     """Read what an ended batch brought and write one outcome for each of its requests.
 
     A batch that failed before it ran because the queue was full, or because its upload is gone, is
-    put back to ``planned`` instead.
+    put back to ``planned`` instead. Returns when to come again where its results are not there yet.
 
-    :raises Unreachable: the provider shows a batch that has ended as running, or denies it right after.
+    :raises Unreachable: the provider goes on showing a batch that has ended as running.
     """
+    later = _while_reads_lag(tools, batch)
     remote = await _look_again(tools, batch)
+    if later is not None and (remote is None or not remote.status.terminal or _lacks_answers(remote)):
+        return later
+    if remote is not None and not remote.status.terminal:
+        raise Unreachable(f"batch {batch.batch_id} had ended and is now shown as {remote.raw_status}")
     if remote is not None and _put_back(tools, batch, remote):
-        return
+        return None
     if batch.kind is BatchKind.PRIMARY and batch.attempt > 1:
         await seek_strays(tools, job, batch)
     files = await _fetch(tools, batch, remote) if remote is not None else None
     if remote is not None and files is not None:
         ending = _ending(batch, remote)
-    elif _is_gone_for_good(tools, batch):
-        files, ending = [], _Ending(Verdict.MISSING, "results_gone", {}, Disposition.HALT, "BLLM-031")
+    elif not _is_unread(tools, batch):
+        return None  # somebody else has read it meanwhile, and deleted the provider's copy
+    elif later is not None:
+        return later
     else:
-        return
+        # Paid for and not to be had: whether the rows are paid for again is a person's decision.
+        files, ending = [], _Ending(Verdict.MISSING, "results_gone", {}, Disposition.HALT, "BLLM-031")
     tools.fault("reconcile.before_outcomes")
     result, halts = judge_batch(tools, job, batch, template, files, ending)
     code = ending.halt or ("BLLM-021" if halts else None)
@@ -103,34 +110,34 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     if tools.ledger.mark_reconciled(batch, result) is not None and remote is not None:
         await _clean_up(tools, batch, remote)
     tools.fault("reconcile.after_reconciled")
+    return None
 
 
 async def _look_again(tools: Tools, batch: Batch) -> RemoteBatch | None:
     """Return the ended batch as the provider shows it now; None where it denies it."""
     try:
-        remote = await tools.backend.retrieve(batch.provider_batch_id or "")
+        return await tools.backend.retrieve(batch.provider_batch_id or "")
     except NotFound:
         return None
-    if not remote.status.terminal:
-        raise Unreachable(
-            f"batch {batch.batch_id} had ended and is now shown as {remote.raw_status}; looked at again later"
-        )
-    return remote
 
 
-def _is_gone_for_good(tools: Tools, batch: Batch) -> bool:
-    """Say whether results that the provider denies are lost; false where somebody else has read them.
+def _lacks_answers(remote: RemoteBatch) -> bool:
+    """Say whether the provider counts answers but names no file with them."""
+    return remote.counts.get("completed", 0) > 0 and not any(file.kind == "output" for file in remote.files)
 
-    Paid for and not to be had: whether the rows are paid for again is a person's decision.
 
-    :raises Unreachable: the batch ended just now; the provider's reads may lag behind.
+def _while_reads_lag(tools: Tools, batch: Batch) -> Later | None:
+    """Return when to look again at results that are not there, None where they had time to appear.
+
+    A row must not count as missing, and be paid for again, because its file is named a little late.
     """
+    now, until = tools.ledger.now(), (batch.ended_at or 0.0) + tools.settings.gone_after
+    return Later(min(until, now + tools.settings.look_apart / 6), "results_late") if now < until else None
+
+
+def _is_unread(tools: Tools, batch: Batch) -> bool:
     now = tools.ledger.get_batch(batch.batch_id)
-    if now is None or now.state is not BatchState.ENDED:
-        return False
-    if (now.ended_at or 0.0) + tools.settings.gone_after > tools.ledger.now():
-        raise Unreachable(f"batch {batch.batch_id}: its results are not there yet; looked at again later")
-    return True
+    return now is not None and now.state is BatchState.ENDED
 
 
 async def _clean_up(tools: Tools, batch: Batch, remote: RemoteBatch) -> None:
@@ -190,9 +197,6 @@ def _put_back(tools: Tools, batch: Batch, remote: RemoteBatch) -> bool:
 
 def _ending(batch: Batch, remote: RemoteBatch) -> _Ending:
     """Decide what a request without a row means, from how the batch ended."""
-    if lacks_answers(remote):
-        # Paid for and not to be had: whether they are paid for again is a person's decision.
-        return _Ending(Verdict.MISSING, "no_result_file", {}, Disposition.HALT, "BLLM-031")
     if remote.status is RemoteStatus.EXPIRED:
         return _Ending(Verdict.EXPIRED, "batch_expired", {})
     if remote.status is RemoteStatus.CANCELLED:

@@ -49,7 +49,8 @@ class Settings:
         repeated.
     :param queue_wait: first wait after "queue full"; doubles up to ``queue_wait_max``.
     :param max_uploads: how often a batch is sent again after its upload was found gone.
-    :param gone_after: how long after the create call a 404 may only mean that the provider's reads lag.
+    :param gone_after: how long after a batch began or ended a 404, or answers that are counted but are in
+        no file, may only mean that the provider's reads lag.
     """
 
     create_timeout: float = 60.0

@@ -11,7 +11,6 @@ import pytest
 from airflow_batch_llm.core.model import BatchState, JobState
 from airflow_batch_llm.core.spec import Settings, Until
 from airflow_batch_llm.exceptions import AuthError, InDoubt, Unreachable
-from tests.integration.engine.processes import Interrupted
 from tests.job_bench import Bench
 
 TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(4)}
@@ -87,31 +86,47 @@ def test_nothing_is_sent_again_while_the_lease_runs_or_the_looks_are_too_close(j
 
 
 def test_a_look_is_as_old_as_its_beginning(job: Bench) -> None:
-    """The lease ends, and the time between two looks passes, while a look is under way: it proves nothing."""
+    """A process is suspended for hours while the provider's list is on its way: that proves nothing."""
     patient = replace(job, settings=Settings(create_timeout=5.0, lease_margin=600.0, look_apart=600.0))
     spoil_creates(patient, fault="dropped")
     patient.step(Until.ENDED, submitting=True)
-
-    def suspended_in_the_middle_of(act: Callable[[], object]) -> Interrupted:
-        return Interrupted(patient.ledger, after=lambda name, _: name == "now", act=act)
-
-    slow = patient.retry(ledger=suspended_in_the_middle_of(lambda: expire_lease(patient)))
-    slow.step(Until.ENDED, submitting=True)
-    assert "looked" not in patient.actions()
-
+    expire_lease(patient)
     patient.step(Until.ENDED, submitting=True)
     assert patient.actions().count("looked") == 1
-    slow = patient.retry(ledger=suspended_in_the_middle_of(lambda: age_look(patient)))
-    slow.step(Until.ENDED, submitting=True)
-    assert "submitting_left" not in patient.actions() and patient.creates() == 1
+    hours = Hours(patient)
+    replace(patient, ledger=hours, around_backend=hours.around).step(Until.ENDED, submitting=True)
+    assert hours.passed and "submitting_left" not in patient.actions() and patient.creates() == 1
+
+
+class Hours:
+    """A clock that jumps while the provider is asked for its batches."""
+
+    def __init__(self, job: Bench) -> None:
+        self._ledger, self.passed = job.ledger, False
+
+    def around(self, backend: Any) -> Any:
+        outer = self
+
+        class Slow:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(backend, name)
+
+            async def find(self, *args: Any, **kwargs: Any) -> Any:
+                found = await backend.find(*args, **kwargs)
+                outer.passed = True
+                return found
+
+        return Slow()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def now(self) -> float:
+        return self._ledger.now() + (10_000.0 if self.passed else 0.0)
 
 
 def expire_lease(job: Bench) -> None:
     set_column(job, "lease_until = lease_until - 100000")
-
-
-def age_look(job: Bench) -> None:
-    set_column(job, "first_look_at = first_look_at - 100000")
 
 
 def set_column(job: Bench, change: str) -> None:

@@ -69,9 +69,10 @@ def test_a_job_that_is_cleared_under_a_running_task_keeps_its_letters(bench: Cal
 
 def test_what_was_staged_anew_is_sent_as_it_was_asked_anew(bench: Callable[..., Bench]) -> None:
     """A process that read the old plan meets the batches of the new one."""
-    job = bench(texts=TEXTS, options={"max_requests": 3})
-    job.run()
-    asked_anew = RequestTemplate(CHAT, "m-2", {"max_tokens": 50})
+    too_short = RequestTemplate(CHAT, "m-1", {"max_tokens": 2})
+    long_enough = RequestTemplate(CHAT, "m-2", {"max_tokens": 100})
+    job = bench(texts=TEXTS, template=too_short, policy=RowRetry(max_tokens_factor=1))
+    assert job.run().counts["dead"] == 6
 
     def clear() -> None:
         def die(point: str) -> None:
@@ -79,12 +80,12 @@ def test_what_was_staged_anew_is_sent_as_it_was_asked_anew(bench: Callable[..., 
                 raise Died
 
         with pytest.raises(Died):
-            job.clear(template=asked_anew, fault=die).step(Until.ENDED, submitting=True)
+            job.clear(template=long_enough, fault=die).step(Until.ENDED, submitting=True)
 
     interrupted(job, looks_for("ended"), clear).step(Until.SETTLED)
-    job.until(Until.SETTLED)
-    assert {charge["model"] for charge in job.server.charges()[6:]} == {"m-2"}
-    assert len(job.server.charges()) == 12 and {a.model for a in job.answers()} == {"m-2"}
+    assert job.until(Until.SETTLED).counts["answered"] == 6
+    assert {answer.model for answer in job.answers()} == {"m-2"} and job.creates() == 2
+    assert job.open_letters() == {}
 
 
 @pytest.mark.parametrize("point", ["round.before_pin", "settle.before_letters", "settle.before_close"])

@@ -15,6 +15,7 @@ from airflow_batch_llm.core.spec import Until
 from airflow_batch_llm.exceptions import CustomIdError, TakenOver, WorkspaceError
 from airflow_batch_llm.storage.ledger import SqlLedger
 from tests.integration.engine.kills import die_at, was_killed
+from tests.integration.engine.processes import Interrupted, looks_for
 from tests.job_bench import Bench, drafts_of
 
 FIRST = {f"t-{n}": f"first reading of {n}" for n in range(7)}
@@ -151,6 +152,23 @@ def test_a_try_of_before_a_clear_cannot_stage_for_it(bench: Callable[..., Bench]
     assert all("second" in line for line in prompts(new))
     new.run()
     new.assert_accounted()
+
+
+def test_a_try_of_before_a_clear_does_not_read_the_source_for_it(bench: Callable[..., Bench]) -> None:
+    """Its own plan is asked otherwise (model, schema, rerun) than the clear that has begun."""
+    old = bench(texts=FIRST)
+
+    def cannot_read() -> Iterator[Draft]:
+        raise ConnectionError
+
+    def clear() -> None:
+        with pytest.raises(ConnectionError):
+            old.clear(drafts=cannot_read).step(Until.ENDED, submitting=True)
+
+    meddled = replace(old, ledger=Interrupted(old.ledger, after=looks_for("submitting"), act=clear))
+    with pytest.raises(TakenOver):
+        meddled.step(Until.ENDED, submitting=True)
+    assert meddled.reads == 0 and old.job().state is JobState.STAGING and old.job().revision == 2
 
 
 def test_a_clear_is_not_overlooked_while_somebody_else_changes_the_job(bench: Callable[..., Bench]) -> None:

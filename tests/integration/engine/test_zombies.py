@@ -132,10 +132,13 @@ def test_the_batch_that_counts_is_not_taken_for_its_duplicates_duplicate(bench: 
     while duplicate(b).state is not BatchState.RECONCILED:
         b.step(Until.RECONCILED)
     assert duplicate(b).attempt == 2
-    primary = b.batches()[0].provider_batch_id
+    primary, upload = b.batches()[0].provider_batch_id, b.batches()[0].input_file_id
+    assert duplicate(b).input_file_id == upload
+    assert b.server.requests("DELETE", f"/v1/files/{upload}") == [], "the primary still needs its input"
     assert [x["status"] for x in b.server.batches() if x["id"] == primary] == ["in_progress"]
     finish(b)
     assert b.job().counts["answered"] == 6 and b.job().halt_code is None
+    assert len(b.server.requests("DELETE", f"/v1/files/{upload}")) == 1
 
 
 def test_a_duplicate_that_failed_before_it_ran_is_never_sent_again(bench: Callable[..., Bench]) -> None:
