@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from airflow_batch_llm.core.model import BatchState, JobState
+from airflow_batch_llm.core.ports import CreateOrder
 from airflow_batch_llm.core.spec import Settings, Until
-from airflow_batch_llm.exceptions import AuthError, InDoubt, Unreachable
+from airflow_batch_llm.exceptions import AuthError, InDoubt, NotFound, Unreachable
 from tests.job_bench import Bench
 
 TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(4)}
-SHORT = Settings(create_timeout=1.0, lease_margin=0.5, look_apart=0.2, queue_wait=0.1)
+SHORT = Settings(create_timeout=1.0, lease_margin=600.0, look_apart=0.2, queue_wait=0.1)
 
 
 @pytest.fixture
@@ -49,6 +50,8 @@ def test_a_batch_that_was_accepted_without_a_reply_is_found_and_taken_on(job: Be
 )
 def test_a_call_that_came_to_nothing_is_repeated_after_two_looks(rule: dict[str, Any], job: Bench) -> None:
     spoil_creates(job, **rule)
+    assert job.step(Until.ENDED, submitting=True).reason == "in_doubt"
+    job.expire_leases()
     done = job.run()
     assert done.counts["answered"] == 4
     assert job.creates() == 2 and len(job.server.batches()) == 1
@@ -78,7 +81,7 @@ def test_nothing_is_sent_again_while_the_lease_runs_or_the_looks_are_too_close(j
     assert "looked" not in patient.actions() and patient.creates() == 1
 
     # The lease has ended, the first look finds nothing; the second one has to wait.
-    expire_lease(patient)
+    patient.expire_leases()
     for _ in range(4):
         progress = patient.step(Until.ENDED, submitting=True)
         assert progress.not_before is not None and progress.not_before > patient.ledger.now() + 500
@@ -90,7 +93,7 @@ def test_a_look_is_as_old_as_its_beginning(job: Bench) -> None:
     patient = replace(job, settings=Settings(create_timeout=5.0, lease_margin=600.0, look_apart=600.0))
     spoil_creates(patient, fault="dropped")
     patient.step(Until.ENDED, submitting=True)
-    expire_lease(patient)
+    patient.expire_leases()
     patient.step(Until.ENDED, submitting=True)
     assert patient.actions().count("looked") == 1
     hours = Hours(patient)
@@ -125,15 +128,6 @@ class Hours:
         return self._ledger.now() + (10_000.0 if self.passed else 0.0)
 
 
-def expire_lease(job: Bench) -> None:
-    set_column(job, "lease_until = lease_until - 100000")
-
-
-def set_column(job: Bench, change: str) -> None:
-    with job.ledger.engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE batch_llm_batch SET {change}")
-
-
 def test_a_list_that_cannot_be_read_proves_nothing(job: Bench) -> None:
     """Nothing is known about the create call while the provider does not list its batches."""
     fault = {"fault": "error", "status": 503}
@@ -143,7 +137,7 @@ def test_a_list_that_cannot_be_read_proves_nothing(job: Bench) -> None:
     )
     with pytest.raises((Unreachable, InDoubt)):
         quick.step(Until.ENDED, submitting=True)
-    expire_lease(quick)
+    quick.expire_leases()
     for _ in range(3):
         with pytest.raises((Unreachable, InDoubt)):
             quick.step(Until.ENDED, submitting=True)
@@ -190,3 +184,25 @@ def test_a_batch_that_cannot_be_read_right_after_its_create_call_is_not_lost(job
     done = job.run()
     assert done.counts["answered"] == 4 and "lost" not in job.actions()
     assert job.creates() == 1
+
+
+def test_an_upload_that_is_gone_at_the_create_call_is_made_again(job: Bench) -> None:
+    denied: list[str] = []
+
+    class WithoutTheFirstUpload:
+        def __init__(self, backend: Any) -> None:
+            self._backend = backend
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._backend, name)
+
+        async def create(self, order: CreateOrder) -> Any:
+            if not denied:
+                denied.append(order.input_file_id)
+                raise NotFound("POST /batches: HTTP 404: the provider knows no such id")
+            return await self._backend.create(order)
+
+    done = replace(job, around_backend=WithoutTheFirstUpload).run()
+    assert done.counts["answered"] == 4 and job.creates() == 1
+    assert len(job.server.requests("POST", "/v1/files")) == 2 and job.batches()[0].attempt == 2
+    job.assert_accounted()

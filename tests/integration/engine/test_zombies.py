@@ -15,7 +15,8 @@ from tests.integration.engine.processes import Died, Suspended
 from tests.job_bench import Bench
 
 TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(6)}
-SHORT = Settings(create_timeout=1.0, lease_margin=0.5, look_apart=0.1, queue_wait=0.1)
+#: Leases end where a test says so.
+SLOW = Settings(create_timeout=30.0, lease_margin=600.0, look_apart=0.02, queue_wait=0.1)
 #: Batches run half of their rows and stand still.
 HALFWAY = {"seconds": 600, "hold_at": 0.5}
 BAD = {"match": {"contains": "number 5."}, "fault": "bad_request", "code": "invalid_value"}
@@ -28,7 +29,8 @@ def submit(bench: Bench) -> None:
 
 
 def send_again(bench: Bench) -> None:
-    """Call the engine until the batch that is in doubt has been sent with a new attempt."""
+    """What the next try does: the lease has ended, the batch is not there, so it is sent once more."""
+    bench.expire_leases()
     for _ in range(200):
         progress = bench.step(Until.ENDED, submitting=True)
         if progress.provider_batches:
@@ -53,7 +55,7 @@ def finish(bench: Bench) -> None:
 
 
 def test_it_is_cancelled_recorded_and_read(bench: Callable[..., Bench], any_ledger: SqlLedger) -> None:
-    b = bench(texts=TEXTS, settings=SHORT, ledger=any_ledger)
+    b = bench(texts=TEXTS, settings=SLOW, ledger=any_ledger)
     b.server.set_scenario({"pace": HALFWAY, "rows": [BAD]})
     with Suspended(b, "submit.before_create", submit) as late:
         send_again(b.retry())
@@ -74,7 +76,7 @@ def test_it_is_cancelled_recorded_and_read(bench: Callable[..., Bench], any_ledg
 
 
 def test_one_that_dies_before_it_can_tell_is_found_by_its_token(bench: Callable[..., Bench]) -> None:
-    b = bench(texts=TEXTS, settings=SHORT)
+    b = bench(texts=TEXTS, settings=SLOW)
     b.server.set_scenario({"pace": HALFWAY})
     with Suspended(b, "submit.before_create", submit, dies_at="submit.after_create") as late:
         send_again(b.retry())
@@ -88,7 +90,7 @@ def test_one_that_dies_before_it_can_tell_is_found_by_its_token(bench: Callable[
 def test_one_that_dies_between_the_record_and_the_cancel_is_cancelled_by_the_next(
     bench: Callable[..., Bench],
 ) -> None:
-    b = bench(texts=TEXTS, settings=SHORT)
+    b = bench(texts=TEXTS, settings=SLOW)
     b.server.set_scenario({"pace": HALFWAY})
     with Suspended(b, "submit.before_create", submit, dies_at="submit.after_duplicate") as late:
         send_again(b.retry())
@@ -103,9 +105,10 @@ def test_one_that_dies_between_the_record_and_the_cancel_is_cancelled_by_the_nex
 
 def test_its_answers_count_and_are_not_paid_for_again(bench: Callable[..., Bench]) -> None:
     """The primary's row fails; the duplicate has its answer: nothing is sent for it, in no later round."""
-    b = bench(texts=TEXTS, settings=SHORT)
+    b = bench(texts=TEXTS, settings=SLOW)
     with Suspended(b, "submit.before_create", submit, dies_at="submit.after_create") as late:
         b.server.set_scenario({"rows": [{"match": {"contains": "number 5."}, "fault": "server_error"}]})
+        b.expire_leases()
         b.retry().until(Until.ENDED, submitting=True)
         b.server.set_scenario({})
         late.wake()
@@ -118,7 +121,7 @@ def test_its_answers_count_and_are_not_paid_for_again(bench: Callable[..., Bench
 
 def test_the_batch_that_counts_is_not_taken_for_its_duplicates_duplicate(bench: Callable[..., Bench]) -> None:
     """The earlier attempt was adopted, the later one came too late: only the later one is cancelled."""
-    b = bench(texts=TEXTS, settings=SHORT)
+    b = bench(texts=TEXTS, settings=SLOW)
     b.server.set_scenario({"pace": HALFWAY})
     with (
         Suspended(b, "submit.before_create", submit, dies_at="submit.after_create") as first,
@@ -142,7 +145,7 @@ def test_the_batch_that_counts_is_not_taken_for_its_duplicates_duplicate(bench: 
 
 
 def test_a_duplicate_that_failed_before_it_ran_is_never_sent_again(bench: Callable[..., Bench]) -> None:
-    b = bench(texts=TEXTS, settings=SHORT)
+    b = bench(texts=TEXTS, settings=SLOW)
     b.server.set_scenario({"pace": HALFWAY})
     with Suspended(b, "submit.before_create", submit, dies_at="submit.after_duplicate") as late:
         send_again(b.retry())
@@ -156,7 +159,7 @@ def test_a_duplicate_that_failed_before_it_ran_is_never_sent_again(bench: Callab
 
 def test_a_cancelled_duplicate_is_not_adopted_by_the_next_attempt(bench: Callable[..., Bench]) -> None:
     """Attempt 2 died before it posted; attempt 1 posted late and was cancelled: attempt 3 sends."""
-    b = bench(texts=TEXTS, settings=SHORT)
+    b = bench(texts=TEXTS, settings=SLOW)
     b.server.set_scenario({"pace": HALFWAY})
     with Suspended(b, "submit.before_create", submit) as first:
         with Suspended(
@@ -175,7 +178,7 @@ def test_a_cancelled_duplicate_is_not_adopted_by_the_next_attempt(bench: Callabl
 def test_after_a_clear_it_is_found_beside_what_was_withdrawn(
     dies_at: str | None, bench: Callable[..., Bench]
 ) -> None:
-    b = bench(texts=TEXTS, settings=SHORT)
+    b = bench(texts=TEXTS, settings=SLOW)
     b.server.set_scenario({"pace": HALFWAY})
     with Suspended(b, "submit.before_create", submit, dies_at=dies_at) as late:
         cleared = b.clear()
@@ -190,7 +193,7 @@ def test_after_a_clear_it_is_found_beside_what_was_withdrawn(
 
 
 def test_a_duplicate_decides_nothing_about_rows_that_failed_for_good(bench: Callable[..., Bench]) -> None:
-    b = bench(texts=TEXTS, settings=SHORT)
+    b = bench(texts=TEXTS, settings=SLOW)
     b.server.set_scenario({"pace": HALFWAY, "rows": [BAD]})
     with Suspended(b, "submit.before_create", submit) as late:
         send_again(b.retry())
@@ -204,7 +207,7 @@ def test_a_duplicate_decides_nothing_about_rows_that_failed_for_good(bench: Call
 
 def test_a_duplicate_hides_no_batch_in_flight_from_a_clear(bench: Callable[..., Bench]) -> None:
     """The duplicate has ended, the primary still runs: a clear neither sends its rows nor forgets them."""
-    b = bench(texts=TEXTS, settings=SHORT, policy=RowRetry(max_rounds=1))
+    b = bench(texts=TEXTS, settings=SLOW, policy=RowRetry(max_rounds=1))
     b.server.set_scenario({"pace": HALFWAY, "rows": [ONCE]})
     with Suspended(b, "submit.before_create", submit) as late:
         send_again(b.retry())
@@ -224,9 +227,10 @@ def test_a_duplicate_hides_no_batch_in_flight_from_a_clear(bench: Callable[..., 
 
 
 def test_late_processes_of_a_job_that_is_done_change_nothing(bench: Callable[..., Bench]) -> None:
-    b = bench(texts=TEXTS, settings=SHORT)
+    b = bench(texts=TEXTS, settings=SLOW)
     b.server.set_scenario({"rows": [BAD]})
     with Suspended(b, "submit.before_create", submit, dies_at="submit.after_duplicate") as late:
+        b.expire_leases()
         done = b.retry().run()
         late.wake()
     again = replace(b, fault=lambda point: None).until(Until.SETTLED)
