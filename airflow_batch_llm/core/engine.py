@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_batch_llm.core.files import job_path
+from airflow_batch_llm.core.judging import rejudge_batch
 from airflow_batch_llm.core.model import (
     IN_FLIGHT,
     BatchKind,
@@ -20,7 +21,7 @@ from airflow_batch_llm.core.model import (
     RequestTemplate,
 )
 from airflow_batch_llm.core.observe import observe_batch
-from airflow_batch_llm.core.reconcile import ended_without_running, reconcile_batch, rejudge_batch
+from airflow_batch_llm.core.reconcile import ended_without_running, reconcile_batch
 from airflow_batch_llm.core.rounds import answered_letters, plan_next_round, redrive
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Progress, Rerun, StageOrder, Until

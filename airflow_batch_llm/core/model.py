@@ -156,7 +156,7 @@ class Request(msgspec.Struct, omit_defaults=True):
 
 
 class Outcome(msgspec.Struct, omit_defaults=True):
-    """One line of ``outcomes.jsonl``: what became of one request of a batch. In request order."""
+    """One line of ``outcomes-….jsonl``: what became of one request of a batch. In request order."""
 
     custom_id: str
     wire_id: str

@@ -15,9 +15,9 @@ import msgspec
 from airflow_batch_llm.core.drafts import Answer
 from airflow_batch_llm.core.files import encode_line, iter_requests, results_path
 from airflow_batch_llm.core.jsonl import iter_lines, loads, read_chunks
+from airflow_batch_llm.core.judging import iter_raw_rows
 from airflow_batch_llm.core.model import Batch, Job, Row, Usage
 from airflow_batch_llm.core.ports import RowIndex, Workspace
-from airflow_batch_llm.core.reconcile import iter_raw_rows
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import AccountingError, WorkspaceError

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from airflow_batch_llm.core.endings import FAILED_WHOLE
 from airflow_batch_llm.core.files import begin_plan, iter_member_ids, iter_outcomes, iter_requests, plan_path
 from airflow_batch_llm.core.model import (
     Batch,
@@ -26,7 +27,6 @@ from airflow_batch_llm.core.model import (
 )
 from airflow_batch_llm.core.ports import RowIndex
 from airflow_batch_llm.core.prior import attempt_of
-from airflow_batch_llm.core.reconcile import FAILED_WHOLE
 from airflow_batch_llm.core.shards import ShardWriter, TooLarge
 from airflow_batch_llm.core.tools import Tools, chunks, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict

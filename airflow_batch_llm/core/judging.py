@@ -1,0 +1,220 @@
+"""One verdict for each request of a batch, decoded from the stored result files."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import add
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from airflow_batch_llm.core.endings import Ending
+from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests_as, outcomes_path
+from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
+from airflow_batch_llm.core.model import Attempt, Batch, Job, Outcome, RequestTemplate, Row, Usage
+from airflow_batch_llm.core.policy import attempts_used
+from airflow_batch_llm.core.ports import Reconciled
+from airflow_batch_llm.core.tools import Tools, log
+from airflow_batch_llm.core.verdicts import Disposition, Verdict
+
+
+def rejudge_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> bool:
+    """Judge a reconciled batch again from its raw rows; an answered row stays answered.
+
+    Returns whether anything was judged (the judge is another one than before).
+    """
+    if batch.judge == tools.spec.judge.fingerprint:
+        return False
+    ending = Ending(Verdict.MISSING, "", {})
+    before = list(iter_outcomes(tools.workspace, tools.root, batch))
+    result, _ = judge_batch(tools, job, batch, template, batch.files, ending, before=before)
+    tools.fault("rejudge.before_reconciled")
+    tools.ledger.mark_reconciled(batch, result)
+    return True
+
+
+def iter_raw_rows(tools: Tools, batch_files: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """Decode the stored result files, line by line."""
+    for file in batch_files:
+        opened = tools.workspace.open_checked(
+            f"{tools.root}/{file['path']}", int(file["bytes"]), str(file["sha256"])
+        )
+        decode = tools.backend.decode
+        with opened as stream:
+            for _, line in iter_lines(read_chunks(stream)):
+                yield decode(line)
+
+
+class _Slot(msgspec.Struct, gc=False):
+    """What is known of one request while its batch is judged.
+
+    The first three fields are those of a line of ``requests.jsonl``. Kept out of garbage collection: a
+    batch holds tens of thousands, and none refers to another.
+    """
+
+    custom_id: str
+    wire_id: str
+    history: tuple[Attempt, ...] = ()
+    verdict: Verdict | None = None
+    code: str = ""
+    message: str = ""
+    usage: Usage = Usage()
+
+
+_slots = msgspec.json.Decoder(_Slot)
+#: Outcomes written at a time.
+_OUTCOMES = 1000
+
+
+def judge_batch(
+    tools: Tools,
+    job: Job,
+    batch: Batch,
+    template: RequestTemplate,
+    files: Sequence[Mapping[str, Any]],
+    ending: Ending,
+    *,
+    before: Sequence[Outcome] = (),
+) -> tuple[Reconciled, int]:
+    """Write the batch's outcomes; returns what goes into the ledger and how many rows halt the job."""
+    slots = list(iter_requests_as(_slots, tools.workspace, tools.root, batch))
+    _read_rows(tools, batch, files, {slot.wire_id: slot for slot in slots})
+    counts: Counter[str] = Counter()
+    good = halts = 0
+    totals = [0, 0, 0, 0, 0]
+    lines: list[bytes] = []
+    with _outcomes_file(tools, batch) as out:
+        for line, slot in enumerate(slots, start=1):
+            stands = before[line - 1] if before else None
+            promoted = slot.verdict is Verdict.OK and stands is not None and stands.verdict is not Verdict.OK
+            if stands is None or promoted:
+                outcome = _outcome(tools, job, batch, template, slot, line, ending)
+            else:
+                outcome = stands
+            if outcome.verdict is Verdict.OK:
+                good += 1
+            else:
+                counts[outcome.verdict] += 1
+            totals = list(map(add, totals, outcome.usage))
+            halts += outcome.disposition is Disposition.HALT
+            lines.append(encode_line(outcome))
+            if len(lines) == _OUTCOMES:
+                out.write(b"".join(lines))
+                lines.clear()
+        out.write(b"".join(lines))
+    if good:
+        counts[Verdict.OK] = good
+    usage = Usage(*totals)
+    result = Reconciled(out.sha256, tools.spec.judge.fingerprint, dict(counts), usage, tuple(files))
+    return result, halts
+
+
+class _OutcomesFile:
+    """Outcomes on their way to the workspace."""
+
+    def __init__(self, local: BinaryIO) -> None:
+        self._local = local
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def write(self, lines: bytes) -> None:
+        self._local.write(lines)
+        self._digest.update(lines)
+
+
+@contextmanager
+def _outcomes_file(tools: Tools, batch: Batch) -> Iterator[_OutcomesFile]:
+    """Write a file of outcomes whose name holds its digest.
+
+    Two processes may judge a batch at once, each its own way (other judge, other revision): neither
+    may overwrite the file that the ledger has come to name.
+    """
+    with tempfile.TemporaryDirectory(prefix="batch-llm-outcomes-") as folder:
+        local = Path(folder) / "outcomes.jsonl"
+        with local.open("wb", buffering=1 << 20) as file:
+            out = _OutcomesFile(file)
+            yield out
+        tools.workspace.put_file(outcomes_path(tools.root, batch, out.sha256), local)
+
+
+def _read_rows(
+    tools: Tools, batch: Batch, files: Sequence[Mapping[str, Any]], slots: Mapping[str, _Slot]
+) -> None:
+    """Join the result rows to their requests; the better of two rows for one request stands."""
+    foreign = repeated = 0
+    check = tools.spec.judge.check
+    for row in iter_raw_rows(tools, files):
+        slot = slots.get(row.wire_id)
+        if slot is None:
+            foreign += 1
+            continue
+        verdict, code = check(row)
+        if slot.verdict is not None:
+            repeated += 1
+            if verdict is not Verdict.OK or slot.verdict is Verdict.OK:
+                continue
+        slot.verdict, slot.code, slot.usage = verdict, code, row.usage
+        slot.message = row.message if verdict is not Verdict.OK else ""
+    if foreign or repeated:
+        log.warning("batch %s: %d foreign and %d repeated result rows", batch.batch_id, foreign, repeated)
+        tools.ledger.add_event(
+            batch.job_id,
+            "odd_rows",
+            batch_id=batch.batch_id,
+            reason=f"foreign={foreign} repeated={repeated}",
+        )
+
+
+def _outcome(
+    tools: Tools,
+    job: Job,
+    batch: Batch,
+    template: RequestTemplate,
+    slot: _Slot,
+    line: int,
+    ending: Ending,
+) -> Outcome:
+    verdict, code, message, forced = slot.verdict, slot.code, slot.message, None
+    used = slot.usage
+    usage = (used.input, used.output, used.cached, used.cache_write, used.reasoning)
+    if verdict is Verdict.OK:
+        return Outcome(slot.custom_id, slot.wire_id, verdict, Disposition.LAND, code or verdict.value, usage)
+    if verdict is None:
+        named = ending.lines.get(line)
+        if named is not None:
+            verdict, code, message = Verdict.BAD_REQUEST, named.code, named.message
+        else:
+            verdict, code, forced = ending.verdict, ending.code, ending.disposition
+    elif verdict is Verdict.CANCELLED and ending.disposition is Disposition.HALT:
+        forced = Disposition.HALT
+    exhausted = False
+    if forced is not None:
+        disposition = forced
+    else:
+        charged, free = attempts_used(
+            slot.history, revision=job.revision, since_round=int(job.seen.get("allowance_round", 0))
+        )
+        changeable = tools.spec.policy.changeable(
+            verdict, model=batch.model, params=template.params, overrides=batch.overrides
+        )
+        disposition, exhausted = tools.spec.policy.decide(
+            verdict, charged=charged, free=free, changeable=changeable
+        )
+    return Outcome(
+        custom_id=slot.custom_id,
+        wire_id=slot.wire_id,
+        verdict=verdict,
+        disposition=disposition,
+        code=code or str(verdict),
+        usage=usage,
+        message=message,
+        exhausted=exhausted,
+    )
