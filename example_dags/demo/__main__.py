@@ -24,6 +24,7 @@ from example_dags.demo.facts import Night, Places, collect
 from example_dags.demo.processes import end_recorded_sessions
 from example_dags.demo.progress import Progress
 from example_dags.demo.report import Check, all_hold, checks, table, xcom_check
+from example_dags.demo.rest import DagImportFailed
 from example_dags.demo.stack import ADMIN, ADMIN_PASSWORD, AirflowStack
 from example_dags.demo.warehouse import load_tickets
 
@@ -50,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = fresh_folder(args.dir)
     try:
         return run_demo(folder, stay=args.ui)
+    except DagImportFailed as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

@@ -26,6 +26,18 @@ class AirflowApiError(RuntimeError):
         self.status_code = response.status_code
 
 
+class DagImportFailed(RuntimeError):
+    """A DAG is not there because DAG files do not import.
+
+    :param errors: file name -> Airflow's stack trace.
+    """
+
+    def __init__(self, dag_id: str, errors: Mapping[str, str]) -> None:
+        texts = (f"{file}:\n{trace.rstrip()}" for file, trace in errors.items())
+        super().__init__("\n\n".join([f"Airflow has no DAG {dag_id}: a DAG file does not import.", *texts]))
+        self.errors = dict(errors)
+
+
 class AirflowClient:
     """Airflow's REST API with a user's token.
 
@@ -100,7 +112,8 @@ class AirflowClient:
         """Wait until the dag-processor has written the DAG down and return it.
 
         :param timeout: seconds.
-        :raises TimeoutError: it did not appear; the message names the import errors.
+        :raises DagImportFailed: it is not there, and a DAG file does not import.
+        :raises TimeoutError: it did not appear, although every file imports.
         """
 
         def look() -> dict[str, Any] | None:
@@ -109,9 +122,11 @@ class AirflowClient:
             except AirflowApiError as error:
                 if error.status_code != 404:
                     raise
-                return None
+            if errors := self.import_errors():
+                raise DagImportFailed(dag_id, errors)
+            return None
 
-        return wait_for(look, f"DAG {dag_id}", timeout, detail=lambda: str(self.import_errors()))
+        return wait_for(look, f"DAG {dag_id}", timeout)
 
     def unpause(self, dag_id: str) -> None:
         """Let the scheduler run the DAG."""
