@@ -125,7 +125,10 @@ def _options() -> dict[str, Any]:
             "local state is refused with executors whose workers may sit on other hosts.",
         ),
         "first_poll_delay": _option(
-            "float", "10", "Seconds from a defer to the trigger's first look at the provider."
+            "float",
+            "10",
+            "Seconds from a defer to the trigger's first look at the provider. Not below [workers] "
+            "min_heartbeat_interval (5 s): Airflow 3.3 may fail a task whose trigger fires within it.",
         ),
         "poll_interval_min": _option("float", "15", "Shortest time in seconds between two looks."),
         "poll_interval_max": _option("float", "300", "Longest time in seconds between two looks."),

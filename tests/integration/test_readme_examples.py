@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -161,8 +163,8 @@ def test_the_readmes_job_runs_and_its_dead_letters_are_re_driven(
     assert {row.category for row in found} <= {"billing", "bug", "how_to", "other"}
     (query,) = blocks(README, "sql")
     with ledger.connect() as connection:
-        assert [tuple(row)[:3] for row in connection.execute(text(query))] == [
-            ("7", "bad_request", "invalid_value")
+        assert [tuple(row)[:6] for row in connection.execute(text(query))] == [
+            (run.run_id, "label_tickets.submit", -1, "7", "bad_request", "invalid_value")
         ]
 
     server.set_scenario({})
@@ -174,6 +176,8 @@ def test_the_readmes_job_runs_and_its_dead_letters_are_re_driven(
         assert connection.execute(text("SELECT count(*) FROM ticket_labels")).scalar() == 10
     with ledger.connect() as connection:
         assert connection.execute(text(query)).all() == []
+        (changes,) = connection.execute(text("SELECT changes FROM batch_llm_dead_letter")).scalars()
+        assert "mended" in {json.loads(line)["reason"] for line in changes.splitlines()}
         for question in blocks(LEDGER, "sql"):
             if question.startswith("SELECT"):
                 connection.execute(text(question)).all()
@@ -222,6 +226,70 @@ def _pattern(place: str) -> str:
     return re.sub(r"<[^>]+>", "[^/]+", re.sub(r"0{4,}", r"\\d+", re.escape(place)))
 
 
+def test_the_readmes_path_on_one_machine_ends_with_a_label(
+    server: LocalServer, dags_folder: Path, tmp_path: Path
+) -> None:
+    section = README.partition("## Your own DAG against the local server\n")[2].partition("\n## ")[0]
+    serve, *lines = "".join(blocks(section, "sh")).splitlines()
+    (parameters,) = re.findall(r"`(updated_at >= :since AND updated_at < :until)`", section)
+    assert json.loads(_value_of("AIRFLOW_CONN_LLM_BATCH", lines))["password"] == serve.split()[-1]
+    nightly = dags_folder / "nightly_labels.py"
+    bound = re.sub(r"updated_at >= %\(since\)s.*%\(until\)s", parameters, nightly.read_text())
+    assert "%(" not in bound
+    nightly.write_text(bound)
+    home = tmp_path / "home"
+    home.mkdir()
+    dags_folder.rename(home / "dags")
+    here = {
+        "http://127.0.0.1:8765/v1": server.url,
+        "its-key": server.api_key,
+        "/tmp/warehouse.db": str(tmp_path / "warehouse.db"),
+    }
+    script = "\n".join(["set -e", *lines])
+    for shown, real in here.items():
+        assert shown in script
+        script = script.replace(shown, real)
+
+    done = subprocess.run(["sh", "-c", script], env=_one_machine(home), capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert re.fullmatch(r"1\|billing\|[01]", done.stdout.splitlines()[-1])
+    assert (home / "batch_llm" / "ledger.db").exists()
+
+
+def _value_of(variable: str, lines: list[str]) -> str:
+    (line,) = [line for line in lines if line.startswith(f"export {variable}=")]
+    return line.partition("=")[2].strip("'")
+
+
+def _one_machine(home: Path) -> dict[str, str]:
+    """The environment of somebody with an empty Airflow home, who does not want to wait for first looks."""
+    own = ("AIRFLOW__CORE__DAGS_FOLDER", "AIRFLOW__DATABASE__", "AIRFLOW__LOGGING__BASE", "AIRFLOW_CONN_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    return kept | {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__BATCH_LLM__FIRST_POLL_DELAY": "0",
+        "AIRFLOW__BATCH_LLM__POLL_INTERVAL_MIN": "0.05",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], str(_sqlite3(home))]),
+    }
+
+
+def _sqlite3(home: Path) -> Path:
+    """Return a folder with a command that does what the README asks of sqlite3, where none is installed."""
+    folder = home / "bin"
+    folder.mkdir()
+    program = folder / "sqlite3"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import sqlite3, sys\n"
+        "with sqlite3.connect(sys.argv[1]) as connection:\n"
+        "    for row in connection.execute(sys.argv[2]):\n"
+        "        print(*row, sep='|')\n"
+    )
+    program.chmod(0o755)
+    return folder
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/blocks.md", "docs/verdicts.md"])
 def test_python_examples_run_and_their_dags_can_be_stored(page: str, tmp_path: Path) -> None:
     from airflow.serialization.serialized_objects import DagSerialization
@@ -237,7 +305,9 @@ def test_python_examples_run_and_their_dags_can_be_stored(page: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "line", re.findall(r"^export (AIRFLOW_CONN_\w+='.*')$", README, re.MULTILINE), ids=lambda line: line[:24]
+    "line",
+    re.findall(r"^export (AIRFLOW_CONN_LLM\w+='.*')$", README, re.MULTILINE),
+    ids=lambda line: line[:24],
 )
 def test_connections_of_the_readme_can_be_used(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, _, value = line.partition("=")
@@ -250,7 +320,7 @@ def test_connections_of_the_readme_can_be_used(line: str, monkeypatch: pytest.Mo
 
 
 def test_the_readme_shows_connections() -> None:
-    assert len(re.findall(r"^export AIRFLOW_CONN_", README, re.MULTILINE)) == 2
+    assert len(re.findall(r"^export AIRFLOW_CONN_LLM", README, re.MULTILINE)) == 3
 
 
 def test_questions_to_the_ledger_work_on_sqlite_too(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "airflow_batch_llm").rglob("*.py")))
 
 #: Programs that examples call and that are not ours.
-OTHER_PROGRAMS = {"docker", "airflow", "pip", "export"}
+OTHER_PROGRAMS = {"docker", "airflow", "pip", "export", "sqlite3", "curl"}
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +209,17 @@ def test_commands_are_ones_that_exist(line: str) -> None:
         parser.parse_args(arguments)
     else:
         assert program in OTHER_PROGRAMS
+
+
+def test_the_call_that_changes_the_scenario_can_be_made() -> None:
+    from airflow_batch_llm.server.scenario import Scenario
+
+    lines = [line for example in examples("sh") for line in example.text.splitlines()]
+    (call,) = [shlex.split(line) for line in lines if line.startswith("curl ")]
+
+    assert call[1:3] == ["-X", "PUT"] and call[3].endswith("/admin/scenario")
+    assert call[4:6] == ["-H", "Authorization: Bearer its-key"]
+    assert call[6] == "-d" and Scenario.model_validate_json(call[7]).rows
 
 
 @pytest.mark.parametrize("example", examples("sh"), ids=str)
