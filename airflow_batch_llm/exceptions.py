@@ -77,6 +77,13 @@ class EmptySourceError(InputError):
     code = "BLLM-014"
 
 
+class DatabaseUnavailable(BatchLLMError):
+    """The database of a source or a sink does not answer. Try again later."""
+
+    code = "BLLM-016"
+    deterministic = False
+
+
 class ProviderError(BatchLLMError):
     """Something the provider said, or failed to say, about a call of ours."""
 

@@ -53,6 +53,20 @@ class Answer(msgspec.Struct, omit_defaults=True):
     key: dict[str, Any] = {}
 
 
+class AnswerMismatch(ValueError):
+    """An answer that does not fit its schema. Quotes nothing of the answer.
+
+    :param where: field paths of the schema's own names and kinds of faults, as
+        ``$.labels[*].stars: maximum``; at most 200 characters.
+    :param code: ``not_json`` or ``schema_mismatch``.
+    """
+
+    def __init__(self, where: str, code: str = "schema_mismatch") -> None:
+        super().__init__(where)
+        self.where = where
+        self.code = code
+
+
 class AnswerSchema(Protocol):
     """How the text of a structured answer is checked."""
 
@@ -66,17 +80,25 @@ class AnswerSchema(Protocol):
         ...
 
     def parse(self, text: str) -> Any:
-        """Return the answer as plain JSON types. :raises ValueError: it does not fit the schema."""
+        """Return the answer as plain JSON types.
+
+        :raises ValueError: it does not fit the schema; an :class:`AnswerMismatch` says where.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LandingInfo:
-    """What a sink may write beside the answers."""
+    """What a sink may write beside the answers.
+
+    ``created_at``: when the job was created, seconds since the epoch; of two jobs that answer the same key
+    the later one stands.
+    """
 
     key: JobKey
     job_id: str
     revision: int
+    created_at: float = 0.0
 
 
 class ResolvedSink(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_batch_llm.core.drafts import AnswerSchema
+from airflow_batch_llm.core.drafts import AnswerMismatch, AnswerSchema
 from airflow_batch_llm.core.model import Row
 from airflow_batch_llm.core.verdicts import Verdict
 
@@ -25,17 +25,19 @@ class Judge:
         """What decides: changes when the schema does."""
         return self.schema.fingerprint if self.schema is not None else "text"
 
-    def check(self, row: Row) -> tuple[Verdict, str]:
-        """Return verdict and code of a decoded row."""
+    def check(self, row: Row) -> tuple[Verdict, str, str]:
+        """Return verdict, code and message of a decoded row."""
         if row.verdict is not Verdict.OK or self.schema is None:
-            return row.verdict, row.code
+            return row.verdict, row.code, row.message
         if row.text is None:
-            return Verdict.INVALID_OUTPUT, "no_text"
+            return Verdict.INVALID_OUTPUT, "no_text", row.message
         try:
             self.schema.parse(row.text)
+        except AnswerMismatch as e:
+            return Verdict.INVALID_OUTPUT, e.code, e.where
         except ValueError:
-            return Verdict.INVALID_OUTPUT, "schema_mismatch"
-        return Verdict.OK, row.code
+            return Verdict.INVALID_OUTPUT, "schema_mismatch", row.message
+        return Verdict.OK, row.code, row.message
 
     def output(self, row: Row) -> Any:
         """Return the answer of a row that :meth:`check` called ok."""

@@ -156,13 +156,13 @@ def _read_rows(
         if slot is None:
             foreign += 1
             continue
-        verdict, code = check(row)
+        verdict, code, message = check(row)
         if slot.verdict is not None:
             repeated += 1
             if verdict is not Verdict.OK or slot.verdict is Verdict.OK:
                 continue
         slot.verdict, slot.code, slot.usage = verdict, code, row.usage
-        slot.message = row.message if verdict is not Verdict.OK else ""
+        slot.message = message if verdict is not Verdict.OK else ""
     if foreign or repeated:
         log.warning("batch %s: %d foreign and %d repeated result rows", batch.batch_id, foreign, repeated)
         tools.ledger.add_event(

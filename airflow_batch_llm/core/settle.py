@@ -71,7 +71,7 @@ def settle(tools: Tools, job: Job, template: RequestTemplate, *, final: bool) ->
             )
     if tools.spec.sink is not None:
         tools.fault("settle.before_sink")
-        info = LandingInfo(job.key, job.job_id, job.revision)
+        info = LandingInfo(job.key, job.job_id, job.revision, job.created_at)
         counts["landed"] = tools.spec.sink.land(read_answers(tools, job), info)
     if not final:
         return tools.reload(job)

@@ -16,6 +16,7 @@ BOOKKEEPING = {
     "_model": "text",
     "_job_id": "text",
     "_run_id": "text",
+    "_job_created_at": "number",
     "_revision": "integer",
     "_round": "integer",
 }
@@ -81,6 +82,7 @@ class Layout:
             answer.model,
             info.job_id,
             info.key.run_id,
+            info.created_at,
             info.revision,
             answer.round,
             landed_at,

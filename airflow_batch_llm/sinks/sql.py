@@ -27,8 +27,12 @@ class SqlSink(Declared):
 
     One row an answer: the key columns; the answer (one column for each property of the output schema,
     what is not a scalar as JSON text; free text goes to ``output``); and the bookkeeping columns
-    ``_custom_id``, ``_model``, ``_job_id``, ``_run_id``, ``_revision``, ``_round``, ``_landed_at``. The
-    NUL character becomes U+FFFD.
+    ``_custom_id``, ``_model``, ``_job_id``, ``_run_id``, ``_job_created_at`` (seconds since the epoch),
+    ``_revision``, ``_round``, ``_landed_at``. The NUL character becomes U+FFFD.
+
+    Where a key is in the table already, the answer of the job that was created later stands, and of the
+    same job that of the later revision. An older run that lands once more, after a re-drive or a clear,
+    therefore leaves the rows of newer runs alone.
 
     The key must be unique in the table (a primary key or a unique index), and all of the source's key
     columns must be in it, or two answers would meet in one row. ``key=["_custom_id"]`` works for every
@@ -115,6 +119,8 @@ class SqlTableSink:
 
         :raises SinkError: the table, a column, the unique key or a privilege is missing, or a column that
             has to be filled is none of ours; the message has the statements that mend it.
+        :raises ConfigurationError: the connection cannot work.
+        :raises DatabaseUnavailable: the database does not answer.
         """
         database, table = self._open()
         with database.connect() as connection:
@@ -127,11 +133,7 @@ class SqlTableSink:
                         f"the user of {self._conn_id!r} lacks {', '.join(denied)} on {table.quoted}"
                     )
             elif not self._create:
-                statement = table.create_statement(self._kinds({}), self._layout.key_columns)
-                raise SinkError(
-                    f"there is no table {table.quoted} on {self._conn_id!r}; pass create=True, or run "
-                    f"(with key types to match): {statement}"
-                )
+                raise self._no_table(table)
             elif not table.may_be_created(connection):
                 raise SinkError(
                     f"table {table.quoted} cannot be created on {self._conn_id!r}: "
@@ -144,7 +146,8 @@ class SqlTableSink:
         An answer whose values the table refuses does not stop the others: they land, and the error names
         it afterwards.
 
-        :raises SinkError: answers that do not fit, at most 20 named.
+        :raises SinkError: answers that do not fit, at most 20 named; a table that :meth:`check` would refuse.
+        :raises DatabaseUnavailable: the database does not answer.
         """
         database, table = self._open()
         landed_at: Any = datetime.now(UTC)
@@ -156,25 +159,32 @@ class SqlTableSink:
             for chunk in _chunks(answers):
                 if first:
                     _check_key(self._layout.key, chunk[0].key)
-                    self._create_table(connection, table, chunk)
+                    self._prepare_table(connection, table, chunk)
                     first = False
                 landing.write([(a.custom_id, self._layout.values(a, info, landed_at)) for a in chunk])
             if first:
-                self._create_table(connection, table, [])
+                self._prepare_table(connection, table, [])
             landing.finish()
             return landing.written
 
     def _open(self) -> tuple[Database, Table]:
+        database = Database(self._conn_id, SinkError)
+        if database.dialect not in SUPPORTED:
+            raise SinkError(
+                f"connection {self._conn_id!r} is {database.dialect}, which is not supported yet; "
+                "there are postgres and sqlite"
+            )
         try:
-            database = Database(self._conn_id)
-            if database.dialect not in SUPPORTED:
-                raise SinkError(
-                    f"connection {self._conn_id!r} is {database.dialect}, which is not supported yet; "
-                    "there are postgres and sqlite"
-                )
             return database, Table(database.dialect, *split_table(self._table_name))
         except ConfigurationError as e:
             raise SinkError(f"sink: {e.args[0]}") from None
+
+    def _no_table(self, table: Table) -> SinkError:
+        statement = table.create_statement(self._kinds({}), self._layout.key_columns)
+        return SinkError(
+            f"there is no table {table.quoted} on {self._conn_id!r}; pass create=True, or run "
+            f"(with key types to match): {statement}"
+        )
 
     def _check_table(self, table: Table, facts: TableFacts) -> None:
         wanted = self._layout.columns
@@ -197,10 +207,15 @@ class SqlTableSink:
                 "which answers do not have; give a default or allow NULL"
             )
 
-    def _create_table(self, connection: Any, table: Table, first: Sequence[Answer]) -> None:
-        if not self._create or table.facts(connection) is not None:
+    def _prepare_table(self, connection: Any, table: Table, first: Sequence[Answer]) -> None:
+        """Make the table where that is asked for; look once more whether one that is there will do."""
+        facts = table.facts(connection)
+        if facts is not None:
+            self._check_table(table, facts)
             connection.rollback()
             return
+        if not self._create:
+            raise self._no_table(table)
         kinds = self._kinds(key_kinds(self._layout, first))
         with tuple_cursor(connection) as cursor:
             cursor.execute(table.create_statement(kinds, self._layout.key_columns))

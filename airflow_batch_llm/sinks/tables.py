@@ -113,7 +113,7 @@ class Table:
         """Return the statement that inserts rows, and updates those that are there and differ.
 
         A row that says the same stays as it is, ``_landed_at`` included. A row of a later revision of the
-        same job is never overwritten by an earlier one.
+        same job, or of a job that was created later, is never overwritten by an earlier one.
         """
         marker = "?" if self.dialect == SQLITE else "%s"
         values = f"({', '.join([marker] * len(columns))})"
@@ -124,8 +124,9 @@ class Table:
             f"INSERT INTO {self._escaped(self.quoted)} AS t ({', '.join(map(self._bound, columns))}) "
             f"VALUES {', '.join([values] * rows)} "
             f"ON CONFLICT ({', '.join(map(self._bound, key))}) DO UPDATE SET {updates} "
-            f"WHERE ({differs}) AND (t._job_id IS NULL OR t._revision IS NULL "
-            "OR t._job_id <> excluded._job_id OR t._revision <= excluded._revision)"
+            f"WHERE ({differs}) AND CASE WHEN t._job_id = excluded._job_id "
+            "THEN t._revision IS NULL OR t._revision <= excluded._revision "
+            "ELSE t._job_created_at IS NULL OR t._job_created_at <= excluded._job_created_at END"
         )
 
     def _differs(self, column: str) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from airflow_batch_llm.exceptions import ConfigurationError
+from airflow_batch_llm.exceptions import ConfigurationError, SinkError, SourceError
+from airflow_batch_llm.sources.database_errors import no_connection, no_sql_hook, of_asking, of_connecting
 
 POSTGRESQL = "postgresql"
 SQLITE = "sqlite"
@@ -21,31 +22,64 @@ _SQLITE_BUSY_SECONDS = 60
 class Database:
     """One connection id's database. Nothing is opened before :meth:`connect`.
 
+    :param refused: the class of error for what the database refuses.
     :raises ConfigurationError: there is no such connection, or it is of no SQL database.
     """
 
-    def __init__(self, conn_id: str) -> None:
+    def __init__(self, conn_id: str, refused: type[SourceError] | type[SinkError] = SourceError) -> None:
         from airflow.providers.common.sql.hooks.sql import DbApiHook
         from airflow.sdk import BaseHook
-        from airflow.sdk.exceptions import AirflowNotFoundException
+        from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
         self.conn_id = conn_id
+        self._refused = refused
         try:
-            self.hook: Any = BaseHook.get_connection(conn_id).get_hook()
+            connection = BaseHook.get_connection(conn_id)
         except AirflowNotFoundException:
-            raise ConfigurationError(f"there is no connection {conn_id!r}") from None
+            raise no_connection(conn_id) from None
+        try:
+            self.hook: Any = connection.get_hook()
+        except (AirflowException, ImportError):
+            raise no_sql_hook(conn_id, connection.conn_type) from None
         if not isinstance(self.hook, DbApiHook):
-            raise ConfigurationError(f"connection {conn_id!r} ({self.hook.conn_type}) is of no SQL database")
+            raise no_sql_hook(conn_id, connection.conn_type)
         #: ``postgresql``, ``sqlite``, or the connection type of another database.
         self.dialect: str = _DIALECTS.get(self.hook.conn_type) or str(self.hook.conn_type)
 
     @contextmanager
     def connect(self) -> Iterator[Any]:
-        """Open a DB-API connection; it is closed in every case, uncommitted work is rolled back."""
-        with closing(self.hook.get_conn()) as connection:
-            if self.dialect == SQLITE:
-                connection.execute(f"PRAGMA busy_timeout = {_SQLITE_BUSY_SECONDS * 1000}")
-            yield connection
+        """Open a DB-API connection; it is closed in every case, uncommitted work is rolled back.
+
+        Errors of the driver that the body lets through come out as errors of this package.
+
+        :raises DatabaseUnavailable: it does not answer, now or any more.
+        :raises ConfigurationError: the connection's fields cannot work.
+        """
+        try:
+            opened = self.hook.get_conn()
+        except Exception as e:
+            raise of_connecting(e, self.conn_id) from None
+        driver = driver_of(opened)
+        try:
+            with closing(opened) as connection:
+                if self.dialect == SQLITE:
+                    connection.execute(f"PRAGMA busy_timeout = {_SQLITE_BUSY_SECONDS * 1000}")
+                yield connection
+        except (driver.Error, driver.Warning) as e:
+            raise of_asking(e, driver, self.conn_id, self._refused) from None
+
+    @contextmanager
+    def asking(self, driver: Any) -> Iterator[None]:
+        """Turn an error of a call to the driver into one of this package.
+
+        For reading: drivers also raise plain Python errors, over parameters that do not fit and over values
+        that Python cannot hold.
+        """
+        plain = (ArithmeticError, LookupError, TypeError, ValueError)
+        try:
+            yield
+        except (driver.Error, driver.Warning, *plain) as e:
+            raise of_asking(e, driver, self.conn_id, self._refused) from None
 
 
 def driver_of(connection: Any) -> Any:

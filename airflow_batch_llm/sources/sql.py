@@ -91,25 +91,25 @@ class SqlReader(RowReader):
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield the result's rows, numbered from 1. Cursor and connection are closed in every case.
 
-        :raises SourceError: the statement is wrong, yields no rows, or names two columns alike.
+        :raises SourceError: the statement is wrong, yields no rows, names two columns alike, or meets a value
+            that the database or its driver cannot work with, at whatever row.
         :raises ConfigurationError: there is no such connection, or it is of no SQL database.
+        :raises DatabaseUnavailable: the database does not answer.
         """
-        with Database(self._conn_id).connect() as connection:
+        database = Database(self._conn_id)
+        with database.connect() as connection:
             driver = driver_of(connection)
             with tuple_cursor(connection, stream=True) as cursor:
-                try:
+                with database.asking(driver):
                     chunk = self._begin(cursor)
-                except Exception as e:
-                    if not _is_wrong_statement(e, driver):
-                        raise
-                    raise SourceError(f"{self._what} is refused: {_told(e, driver)}") from None
                 columns = self._columns(cursor)
                 number = 0
                 while chunk:
                     for row in chunk:
                         number += 1
                         yield number, dict(zip(columns, row, strict=True))
-                    chunk = cursor.fetchmany(self._chunk_size)
+                    with database.asking(driver):
+                        chunk = cursor.fetchmany(self._chunk_size)
 
     def _begin(self, cursor: Any) -> list[Any]:
         """Execute and fetch the first rows: psycopg2 knows a named cursor's columns only then."""
@@ -133,21 +133,3 @@ class SqlReader(RowReader):
         # Here too, so that a wrong key is told even where there is no row.
         self._key.check_columns(dict.fromkeys(columns), self._what)
         return columns
-
-
-def _is_wrong_statement(error: Exception, driver: Any) -> bool:
-    """Say whether the statement or its parameters are at fault, so that trying again is useless."""
-    if isinstance(error, (driver.ProgrammingError, driver.DataError, KeyError, IndexError, TypeError)):
-        return True
-    # SQLite reports an unknown table or column as an operational error of its most general kind.
-    return getattr(error, "sqlite_errorname", "") == "SQLITE_ERROR"
-
-
-def _told(error: Exception, driver: Any) -> str:
-    """Name a database error. The text of a data error may quote values of rows, so it is left out."""
-    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    name = f"{type(error).__name__}{f' ({state})' if state else ''}"
-    text = str(error).strip()
-    if isinstance(error, driver.DataError) or not text:
-        return name
-    return f"{name}: {text.splitlines()[0][:200]}"

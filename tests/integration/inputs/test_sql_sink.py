@@ -11,10 +11,11 @@ from pydantic import BaseModel
 
 from airflow_batch_llm.core.drafts import Answer, LandingInfo
 from airflow_batch_llm.core.model import JobKey
-from airflow_batch_llm.exceptions import SinkError
+from airflow_batch_llm.exceptions import ConfigurationError, DatabaseUnavailable, SinkError
 from airflow_batch_llm.schemas import answer_schema
 from airflow_batch_llm.sinks import SqlSink
 from airflow_batch_llm.sinks.sql import SqlTableSink
+from airflow_batch_llm.sources import database as database_module
 from airflow_batch_llm.sources.database import Database
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -23,8 +24,8 @@ KEY = JobKey("n", "d", "run-1", "t")
 INFO = LandingInfo(KEY, "job-1", 1)
 
 BOOKKEEPING = ", ".join(
-    ["_custom_id TEXT", "_model TEXT", "_job_id TEXT", "_run_id TEXT", "_revision BIGINT", "_round BIGINT"]
-    + ["_landed_at TEXT"]
+    ["_custom_id TEXT", "_model TEXT", "_job_id TEXT", "_run_id TEXT", "_job_created_at DOUBLE PRECISION"]
+    + ["_revision BIGINT", "_round BIGINT", "_landed_at TEXT"]
 )
 
 
@@ -102,6 +103,55 @@ def test_an_older_revision_of_the_job_never_overwrites_a_newer_one(database: str
     assert sink.land([_answer(1, "old")], LandingInfo(KEY, "job-1", 1)) == 0
     assert sql("SELECT output FROM labels") == [("new",)]
     assert sink.land([_answer(1, "another job")], LandingInfo(KEY, "job-2", 1)) == 1
+
+
+def test_an_older_job_that_lands_once_more_leaves_the_rows_of_newer_jobs_alone(
+    database: str, sql: Sql
+) -> None:
+    sink = _sink(database, create=True)
+    monday = LandingInfo(KEY, "job-mon", 1, 1_700_000_000.25)
+    tuesday = LandingInfo(KEY, "job-tue", 1, 1_700_086_400.5)
+    assert sink.land([_answer(7, "monday"), _answer(8, "monday")], monday) == 2
+    assert sink.land([_answer(7, "tuesday")], tuesday) == 1
+
+    # A re-drive of Monday's job has answered one row more, in a later revision, and lands all its answers.
+    again = LandingInfo(KEY, "job-mon", 5, monday.created_at)
+    assert sink.land([_answer(7, "monday"), _answer(8, "mended"), _answer(9, "monday")], again) == 2
+
+    assert sql("SELECT id, output, _job_id FROM labels ORDER BY id") == [
+        (7, "tuesday", "job-tue"),
+        (8, "mended", "job-mon"),
+        (9, "monday", "job-mon"),
+    ]
+    assert sink.land([_answer(8, "tuesday")], tuesday) == 1
+    assert sql("SELECT output, _job_created_at FROM labels WHERE id = 8") == [("tuesday", 1_700_086_400.5)]
+
+
+def test_a_row_that_no_known_job_wrote_is_overwritten(database: str, sql: Sql) -> None:
+    sql(f"CREATE TABLE labels (id BIGINT UNIQUE, output TEXT, {BOOKKEEPING})")
+    sql("INSERT INTO labels (id, output, _job_id) VALUES (1, 'by hand', NULL), (2, 'before', 'job-0')")
+
+    assert _sink(database).land([_answer(1, "a"), _answer(2, "b")], LandingInfo(KEY, "job-1", 1, 5.0)) == 2
+    assert sql("SELECT output FROM labels ORDER BY id") == [("a",), ("b",)]
+
+
+def test_a_table_of_an_earlier_version_is_told_what_it_lacks_also_on_landing(database: str, sql: Sql) -> None:
+    columns = BOOKKEEPING.replace("_job_created_at DOUBLE PRECISION, ", "")
+    sql(f"CREATE TABLE labels (id BIGINT UNIQUE, output TEXT, {columns})")
+    sink = _sink(database, create=True)
+
+    with pytest.raises(SinkError, match="has no column '_job_created_at'; add with: "):
+        sink.check()
+    with pytest.raises(SinkError, match="has no column '_job_created_at'") as caught:
+        sink.land([_answer(1)], INFO)
+    sql(str(caught.value).partition("add with: ")[2])
+
+    assert sink.land([_answer(1)], INFO) == 1
+
+
+def test_a_table_that_was_dropped_meanwhile_is_told(database: str, sql: Sql) -> None:
+    with pytest.raises(SinkError, match="there is no table"):
+        _sink(database).land([_answer(1)], INFO)
 
 
 def test_odd_identifiers_are_taken_as_they_are(database: str, sql: Sql) -> None:
@@ -292,6 +342,32 @@ def test_a_right_that_is_missing_is_named(
         sql("DROP ROLE reader")
 
 
+def test_a_database_that_does_not_answer_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "u", "password": "hidden-word"}
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(fields))
+
+    for use in (lambda sink: sink.check(), lambda sink: sink.land([_answer(1)], INFO)):
+        with pytest.raises(DatabaseUnavailable, match="'warehouse'.*OperationalError") as caught:
+            use(_sink("warehouse"))
+        assert not caught.value.deterministic
+        assert "hidden-word" not in str(caught.value)
+
+
+def test_a_table_that_is_locked_is_tried_again(
+    sqlite_database: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "_SQLITE_BUSY_SECONDS", 0)
+    sink = _sink(sqlite_database, create=True)
+    sink.land([], INFO)
+
+    with Database(sqlite_database).connect() as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DatabaseUnavailable, match="SQLITE_BUSY"):
+            sink.land([_answer(1)], INFO)
+        other.rollback()
+    assert sink.land([_answer(1)], INFO) == 1
+
+
 def test_other_databases_are_not_supported_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from airflow.providers.sqlite.hooks.sqlite import SqliteHook
 
@@ -306,5 +382,5 @@ def test_other_databases_are_not_supported_yet(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_an_unknown_connection_is_named() -> None:
-    with pytest.raises(SinkError, match="no connection 'nowhere'"):
+    with pytest.raises(ConfigurationError, match="no connection 'nowhere'"):
         _sink("nowhere").check()

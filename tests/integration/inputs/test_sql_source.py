@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from airflow_batch_llm.core.jsonl import dumps, loads
 from airflow_batch_llm.core.verdicts import Verdict
-from airflow_batch_llm.exceptions import ConfigurationError, SourceError
+from airflow_batch_llm.exceptions import ConfigurationError, DatabaseUnavailable, SourceError
 from airflow_batch_llm.prompts import RowPrompt
 from airflow_batch_llm.sources import SqlSource
 from airflow_batch_llm.sources.database import Database, driver_of
@@ -115,7 +116,7 @@ def test_a_wrong_statement_is_not_tried_again(database: str, sql: Sql, statement
 def test_a_parameter_that_is_missing_is_not_tried_again(database: str) -> None:
     mark = "%(b)s" if Database(database).dialect == "postgresql" else ":b"
 
-    with pytest.raises(SourceError, match="is refused"):
+    with pytest.raises(SourceError, match="refuses the statement"):
         _drafts(database, f"SELECT {mark} AS id, 'a' AS body", {"a": 1})
 
 
@@ -124,11 +125,92 @@ def test_an_unknown_connection_is_named() -> None:
         _drafts("nowhere", "SELECT 1")
 
 
-def test_a_connection_of_no_database_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_MAIL", json.dumps({"conn_type": "smtp", "host": "localhost"}))
+@pytest.mark.parametrize("conn_type", ["smtp", "no-such-type", ""])
+def test_a_connection_of_no_database_is_refused(conn_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MAIL", json.dumps({"conn_type": conn_type, "host": "localhost"}))
 
-    with pytest.raises(ConfigurationError, match="is of no SQL database"):
+    with pytest.raises(ConfigurationError, match="connection 'mail'.*is of no SQL database"):
         _drafts("mail", "SELECT 1")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["sqlite:////no-such-folder/x.db", '{"conn_type": "sqlite", "host": "/no-such-folder/x.db"}'],
+)
+def test_a_sqlite_connection_without_a_file_is_told_how_to_write_it(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_FILE", address)
+
+    hint = re.escape('{"conn_type": "sqlite", "host": "/abs/path.db"}')
+    with pytest.raises(ConfigurationError, match=f"connection 'file' names no file.*{hint}"):
+        _drafts("file", "SELECT 1")
+
+
+@pytest.mark.parametrize("psycopg3", [True, False])
+def test_a_database_that_does_not_answer_is_tried_again(
+    psycopg3: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.providers.postgres.hooks import postgres
+
+    monkeypatch.setattr(postgres, "USE_PSYCOPG3", psycopg3)
+    fields = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "u", "password": "hidden-word"}
+    monkeypatch.setenv("AIRFLOW_CONN_GONE", json.dumps(fields))
+
+    with pytest.raises(DatabaseUnavailable, match="connection 'gone' cannot be reached .OperationalError"):
+        _drafts("gone", "SELECT 1")
+
+
+def test_fields_that_the_driver_does_not_take_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "extra": {"pasword": "hidden-word"}}
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps(fields))
+
+    with pytest.raises(ConfigurationError, match="connection 'odd' cannot be used as it is") as caught:
+        _drafts("odd", "SELECT 1")
+    assert "hidden-word" not in str(caught.value)
+
+
+def test_what_is_wrong_with_a_statement_is_told(database: str) -> None:
+    for statement, said in (
+        ("SELECT nope, 'a' AS body FROM (SELECT 1 AS id) AS t", "nope"),
+        ("SELECT * FROM nowhere", "nowhere"),
+        ("SELEKT 1", "SELEKT"),
+    ):
+        with pytest.raises(SourceError, match=f"'warehouse' refuses .*{said}"):
+            _drafts(database, statement)
+
+
+def test_a_value_that_breaks_the_query_far_down_is_not_told(database: str, sql: Sql) -> None:
+    sql("CREATE TABLE t (id BIGINT, body TEXT)")
+    rows = ", ".join(f"({number}, '{number}')" for number in range(30))
+    sql(f"INSERT INTO t VALUES {rows}, (30, 'my secret')")
+    broken = "CAST(body AS INT)"
+    if Database(database).dialect == "sqlite":
+        broken = "CASE WHEN body = 'my secret' THEN json(body) ELSE body END"
+
+    reading = SqlSource(database, f"SELECT id, {broken} AS body FROM t", key="id", chunk_size=10)
+    taken = []
+    with pytest.raises(SourceError, match="connection 'warehouse' refuses") as caught:
+        taken.extend(reading.resolve({}).drafts(PROMPT))
+
+    assert "secret" not in str(caught.value) and caught.value.__suppress_context__
+    assert taken, "the first rows had come by then"
+
+
+def test_what_the_driver_cannot_hold_is_the_queries_fault(postgres_database: str) -> None:
+    with pytest.raises(SourceError, match="connection 'warehouse' refuses") as caught:
+        _drafts(postgres_database, "SELECT 1 AS id, '20000-01-01'::timestamp AS body")
+    assert "20000" not in str(caught.value)
+
+
+def test_a_connection_that_breaks_off_is_tried_again(postgres_database: str, sql: Sql) -> None:
+    statement = "SELECT id, pg_backend_pid() AS body FROM generate_series(1, 100) AS id"
+    reading = SqlSource(postgres_database, statement, key="id", chunk_size=2).resolve({}).drafts(PROMPT)
+    pid = next(reading).row["body"]
+    sql("SELECT pg_terminate_backend(%s)", pid)
+
+    with pytest.raises(DatabaseUnavailable, match="connection 'warehouse' does not answer"):
+        list(reading)
 
 
 def test_what_postgresql_has_beyond_json_is_stored_as_text(postgres_database: str) -> None:

@@ -13,7 +13,7 @@ from airflow_batch_llm.sinks import SqlSink
 from airflow_batch_llm.sinks.columns import cell, layout
 from airflow_batch_llm.sources.database import quote, split_table
 
-INFO = LandingInfo(JobKey("n", "d", "run", "t"), "job", 2)
+INFO = LandingInfo(JobKey("n", "d", "run", "t"), "job", 2, 1.5)
 
 
 class Inner(BaseModel):
@@ -56,7 +56,7 @@ def test_what_is_no_scalar_is_json_text() -> None:
 
     values = found.values(_answer({"tags": ["é"], "inner": {"a": 1}, "count": None}), INFO, "now")
 
-    assert values == (1, '["é"]', '{"a":1}', None, "1", "m", "job", "run", 2, 0, "now")
+    assert values == (1, '["é"]', '{"a":1}', None, "1", "m", "job", "run", 1.5, 2, 0, "now")
 
 
 @pytest.mark.parametrize("schema", [None, RootModel[list[int]], {"type": "array"}, {}])
