@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from airflow_batch_llm.core.files import iter_requests
-from airflow_batch_llm.core.model import DeadLetter, Job, LetterState
+from airflow_batch_llm.core.files import results_path
+from airflow_batch_llm.core.model import Job
 from airflow_batch_llm.core.settle import tally
 from airflow_batch_llm.core.spec import Progress, Until
 from airflow_batch_llm.exceptions import AllRowsFailed, ConfigurationError, DeadLetterLimit
-from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, refuse_if_halted, summary
+from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, summary
+from airflow_batch_llm.operators.halted import refuse_halted
+from airflow_batch_llm.operators.shared_message import shared_message
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _SHOWN_CODES = 5
-_SHOWN_MESSAGE = 200
-_COUNTED_MESSAGES = 1000
-#: A message that has so many characters in a row from its request quotes it.
-_QUOTE = 12
 
 
 class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
@@ -48,17 +44,37 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
         """Return the counts, or fail with the commonest codes."""
         codes = tally(session.tools, job)
-        refuse_if_halted(job)
-        rows, answered, dead = job.counts.get("rows", 0), job.counts.get("answered", 0), sum(codes.values())
-        told = describe_codes(codes) + _shared_message(session, job)
+        refuse_halted(session.ledger, job)
+        self._tell(session, job, codes)
+        rows, answered, dead = _count(job, "rows"), _count(job, "answered"), sum(codes.values())
         if rows and not answered:
+            told = _what_they_say(session, job, codes)
             raise AllRowsFailed(f"job {job.job_id}: none of {rows} rows was answered; {told}")
         if rows and dead / rows > self.max_dead_letter_ratio:
+            told = _what_they_say(session, job, codes)
             raise DeadLetterLimit(
                 f"job {job.job_id}: {dead} of {rows} rows are dead letters "
                 f"(allowed: {self.max_dead_letter_ratio:.2%}); {told}"
             )
         return {**summary(job), "dead_letters": dict(codes.most_common(_SHOWN_CODES))}
+
+    def _tell(self, session: JobSession, job: Job, codes: Counter[str]) -> None:
+        tools = session.tools
+        dead = sum(codes.values())
+        self.log.info(
+            "job %s revision %d: %d rows, %d answered, %d dead letters (%s), %d withdrawn, %s landed",
+            job.job_id,
+            job.revision,
+            _count(job, "rows"),
+            _count(job, "answered"),
+            dead,
+            describe_codes(codes),
+            _count(job, "withdrawn"),
+            job.counts.get("landed", "none (no sink)"),
+        )
+        self.log.info("results: %s", tools.workspace.url(results_path(tools.root, job.revision)))
+        if dead:
+            self.log.info("%d dead letters are open; %s", dead, redrive_hint(job))
 
 
 def describe_codes(codes: Mapping[str, int]) -> str:
@@ -67,52 +83,20 @@ def describe_codes(codes: Mapping[str, int]) -> str:
     return "commonest codes: " + (", ".join(f"{code} ({number})" for code, number in common) or "none")
 
 
-def _shared_message(session: JobSession, job: Job) -> str:
-    """Quote the provider's commonest message, if several rows share it to the letter.
-
-    A message that quotes what was asked is never shown: not one that differs from row to row, and not
-    one that repeats a piece of its row's request (the same text may have been sent for several rows).
-    """
-    seen: Counter[str] = Counter()
-    examples: dict[str, DeadLetter] = {}
-    for letter in session.ledger.dead_letters(job.job_id, states=[LetterState.OPEN]):
-        if letter.message and (letter.message in seen or len(seen) < _COUNTED_MESSAGES):
-            seen[letter.message] += 1
-            examples.setdefault(letter.message, letter)
-    if not seen:
-        return ""
-    message, number = seen.most_common(1)[0]
-    shown = message[:_SHOWN_MESSAGE]
-    if number < 2 or _repeats(shown, _request_texts(session, job, examples[message])):
-        return ""
-    return f"; {number} rows say: {shown}"
+def _what_they_say(session: JobSession, job: Job, codes: Mapping[str, int]) -> str:
+    shared = shared_message(session.tools, job)
+    said = f"; {shared[1]} rows say: {shared[0]}" if shared is not None else ""
+    return describe_codes(codes) + said
 
 
-def _request_texts(session: JobSession, job: Job, letter: DeadLetter) -> list[str] | None:
-    """Return every text of the letter's request, None where it cannot be found."""
-    tools = session.tools
-    for batch in session.ledger.batches(job.job_id):
-        if batch.path == letter.request_path:
-            for request in iter_requests(tools.workspace, tools.root, batch):
-                if request.wire_id == letter.wire_id:
-                    return list(_texts(msgspec.json.decode(request.body)))
-    return None
+def _count(job: Job, name: str) -> int:
+    return job.counts.get(name, 0)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)
-
-
-def _repeats(message: str, texts: Sequence[str] | None) -> bool:
-    """Say whether a piece of the message stands in one of the texts; without texts it may."""
-    if texts is None:
-        return True
-    pieces = [message[i : i + _QUOTE] for i in range(max(len(message) - _QUOTE, 0) + 1)]
-    return any(piece in text for text in texts for piece in pieces)
+def redrive_hint(job: Job) -> str:
+    """Say how a person sends a job's open letters again."""
+    key = job.key
+    target = f"target_dag_id={key.dag_id!r}, target_run_id={key.run_id!r}, target_task_id={key.task_id!r}" + (
+        f", target_map_index={key.map_index}" if key.map_index >= 0 else ""
+    )
+    return f"mend the cause, then send them again: BatchLLMRedriveOperator({target})"

@@ -54,7 +54,9 @@ def marks() -> Marks:
 @pytest.fixture(scope="module")
 def talkative_server(marks: Marks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     with (
-        TalkativeModel(marks.answer, f"The row says {marks.row}; {marks.error}.") as model,
+        TalkativeModel(
+            marks.answer, f"This value cannot be used here: row says {marks.row.upper()}, '{marks.error}'."
+        ) as model,
         LocalServer(
             tmp_path_factory.mktemp("talkative"), api_key=marks.key, args=("--upstream", model.url)
         ) as server,
@@ -93,8 +95,8 @@ def test_a_run_with_failures_leaves_ids_counts_and_codes_only(
     warehouse.execute("CREATE TABLE labels (id INTEGER PRIMARY KEY, label TEXT, note TEXT CHECK (id <> 1))")
     for column in ("_custom_id", "_model", "_job_id", "_run_id", "_landed_at"):
         warehouse.execute(f"ALTER TABLE labels ADD COLUMN {column} TEXT")
-    for column in ("_revision", "_round"):
-        warehouse.execute(f"ALTER TABLE labels ADD COLUMN {column} INTEGER")
+    for column, kind in (("_revision", "INTEGER"), ("_round", "INTEGER"), ("_job_created_at", "REAL")):
+        warehouse.execute(f"ALTER TABLE labels ADD COLUMN {column} {kind}")
     dag = desk_dag(
         "private",
         prompt=RowPrompt("Label: {{ row.body }}", system=f"You are {marks.system}."),
@@ -119,6 +121,7 @@ def test_a_run_with_failures_leaves_ids_counts_and_codes_only(
     assert runs.rerun(dag, run, *TASKS) == "failed"
     error = str(runs.error_of(DEAD_LETTER))
     assert "BLLM-040" in error and "6 of 8" in error and "bad (5)" in error
+    assert "; 3 rows say: This value cannot be used here: …" in error
     runs.processes[:0] = first
 
     books = Books.of(run)
@@ -134,11 +137,14 @@ def test_a_run_with_failures_leaves_ids_counts_and_codes_only(
     errors = "\n".join(repr(process.error) for process in runs.processes)
     told = "\n".join([out, err, caplog.text, logs, errors, *(str(r.__dict__) for r in caplog.records)])
     assert "label.dead_letter" in told and books.job_id in told
+    assert "revision 1: 1 batches read; rows by verdict: " in told
+    assert "8 rows, 2 answered, 6 dead letters (commonest codes: bad (5), not_json (1))" in told
+    assert "BatchLLMRedriveOperator(target_dag_id='private'" in told
     stored = json.dumps([value.decode() for value in runs.xcoms(run).values()])
     kept = json.dumps([p.trigger_kwargs for p in runs.processes if p.state == "deferred"])
     serialized_only = {"serialized_dag.data", "dag_code.source_code"}
     for mark in marks.all():
-        assert mark not in told
+        assert mark not in told and mark.upper() not in told
         assert mark not in stored
         assert mark not in kept
         # A prompt in a DAG file is code; nothing else is there but where Airflow keeps code.

@@ -8,7 +8,16 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_batch_llm.core.model import JobState
 from airflow_batch_llm.hooks.state import open_workspace
 from tests.integration.tasks.conftest import set_llm
-from tests.integration.tasks.desk import DEAD_LETTER, SUBMIT, TASKS, Books, Traffic, Warehouse, desk_dag
+from tests.integration.tasks.desk import (
+    DEAD_LETTER,
+    RECONCILE,
+    SUBMIT,
+    TASKS,
+    Books,
+    Traffic,
+    Warehouse,
+    desk_dag,
+)
 from tests.integration.tasks.runs import Runs
 from tests.local_server import LocalServer
 
@@ -77,7 +86,12 @@ def test_all_rows_failed_is_red_after_everything_was_published(
 
 @pytest.mark.parametrize(("ratio", "state"), [(0.0, "failed"), (0.15, "failed"), (0.5, "success")])
 def test_dead_letters_are_red_above_the_ratio_allowed(
-    runs: Runs, server: LocalServer, warehouse: Warehouse, ratio: float, state: str
+    runs: Runs,
+    server: LocalServer,
+    warehouse: Warehouse,
+    capfd: pytest.CaptureFixture[str],
+    ratio: float,
+    state: str,
 ) -> None:
     server.set_scenario(
         {"rows": [{"match": {"contains": "number 2."}, "fault": "bad_request", "code": "invalid_value"}]}
@@ -92,6 +106,17 @@ def test_dead_letters_are_red_above_the_ratio_allowed(
         assert "BLLM-040" in str(error) and "1 of 6" in str(error) and "invalid_value (1)" in str(error)
     else:
         assert runs.xcom(run, DEAD_LETTER)["dead_letters"] == {"invalid_value": 1}
+    assert runs.xcom(run, RECONCILE)["verdicts"] == {"ok": 5, "bad_request": 1}
+    books = Books.of(run)
+    workspace = open_workspace()
+    out = "".join(capfd.readouterr())
+    assert f"job {books.job_id} revision 1: 1 batches read; rows by verdict: ok 5, bad_request 1" in out
+    assert (
+        f"job {books.job_id} revision 1: 6 rows, 5 answered, 1 dead letters (commonest codes: "
+        "invalid_value (1)), 0 withdrawn, 5 landed"
+    ) in out
+    assert workspace.url(f"{workspace.job_root(books.job.key)}/results/1") in out
+    assert f"target_run_id='{run.run_id}', target_task_id='label.submit')" in out
 
 
 def test_a_halt_after_a_batch_was_accepted_lets_what_is_paid_be_read(
@@ -108,7 +133,7 @@ def test_a_halt_after_a_batch_was_accepted_lets_what_is_paid_be_read(
     server.set_scenario({"calls": [refusal]})
     run = runs.run(desk_dag("halted"))
     assert runs.states(run) == {**dict.fromkeys(TASKS, "success"), DEAD_LETTER: "failed"}
-    assert "BLLM-030" in str(runs.error_of(DEAD_LETTER))
+    assert "BLLM-030" in str(runs.error_of(DEAD_LETTER)) and "(BLLM-021)" in str(runs.error_of(DEAD_LETTER))
     assert sorted(warehouse.labels()) == [1, 2]
     books = Books.of(run)
     assert books.job.state is JobState.HALTED and books.letters() == []
