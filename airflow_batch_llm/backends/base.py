@@ -1,6 +1,7 @@
 """The HTTP client that all backends share: authentication, time-outs, retries of safe calls, errors.
 
-Messages of the exceptions name the call, the status and the provider's error code, never its text.
+Messages of the exceptions name the call with its address, the status and the provider's error code,
+never its text.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import functools
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import httpx
@@ -36,6 +38,22 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.
 
 #: A 404 on a collection (``/batches``) means a wrong base URL, unless it is about the file named in it.
 _FILE_PARAMS = frozenset({"input_file_id", "file_id", "id"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as messages name it: ``POST https://host/v1/files``, without query or headers.
+
+    :param base: the base URL, which holds no secret.
+    :param path: below the base URL, from ``/``.
+    """
+
+    method: str
+    base: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.base}{self.path}"
 
 
 class ApiClient:
@@ -89,6 +107,10 @@ class ApiClient:
         """Return the address of ``path`` (from ``/``) below the base URL."""
         return httpx.URL(str(self.base_url).rstrip("/") + path)
 
+    def named(self, method: str, path: str) -> Call:
+        """Return the call as messages name it."""
+        return Call(method, str(self.base_url).rstrip("/"), path)
+
     def headers_for(self, url: httpx.URL) -> dict[str, str]:
         """Return the headers with the key where ``url`` is the provider's own host, none elsewhere."""
         base = self.base_url
@@ -113,13 +135,15 @@ class ApiClient:
         :raises ProviderError: by status and code, see :func:`error_of`; ``Unreachable`` without a reply.
         """
 
+        call = self.named(method, path)
+
         async def attempt() -> httpx.Response:
             try:
-                reply = await self._send(method, path, **arguments)
+                reply = await self._send(call, **arguments)
             except httpx.HTTPError as e:
-                raise Again(unreachable(method, path, e)) from e
+                raise Again(unreachable(call, e)) from e
             if not reply.is_success:
-                raise_for(reply, method, path, keep=keep)
+                raise_for(reply, call, keep=keep)
             return reply
 
         return await self.repeat(attempt)
@@ -132,23 +156,24 @@ class ApiClient:
         :raises Unreachable: no connection came about, so nothing was sent.
         :raises ProviderError: the provider refused and did nothing.
         """
+        call = self.named(method, path)
         try:
             async with asyncio.timeout(seconds):
-                reply = await self._send(method, path, **arguments)
+                reply = await self._send(call, **arguments)
         except _NOT_SENT as e:
-            raise unreachable(method, path, e) from e
+            raise unreachable(call, e) from e
         except (httpx.HTTPError, TimeoutError) as e:
-            raise InDoubt(f"{method} {path}: no reply ({type(e).__name__}); it may have taken effect") from e
+            raise InDoubt(f"{call}: no reply ({type(e).__name__}); it may have taken effect") from e
         status = reply.status_code
         if status >= 500 or status in (300, 302, 303, 408, 409):
-            raise InDoubt(f"{method} {path}: HTTP {status}; it may have taken effect")
+            raise InDoubt(f"{call}: HTTP {status}; it may have taken effect")
         if not reply.is_success:
-            raise error_of(reply, method, path)
+            raise error_of(reply, call)
         return reply
 
-    async def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        url = self.url(path)
-        return await self.http().request(method, url, headers=self.headers_for(url), **arguments)
+    async def _send(self, call: Call, **arguments: Any) -> httpx.Response:
+        url = self.url(call.path)
+        return await self.http().request(call.method, url, headers=self.headers_for(url), **arguments)
 
 
 @functools.cache
@@ -157,11 +182,9 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def raise_for(
-    reply: httpx.Response, method: str, path: str, *, keep: frozenset[int] = frozenset()
-) -> NoReturn:
+def raise_for(reply: httpx.Response, call: Call, *, keep: frozenset[int] = frozenset()) -> NoReturn:
     """Raise what a reply that is not 2xx stands for, as :class:`Again` where another try may help."""
-    error = error_of(reply, method, path)
+    error = error_of(reply, call)
     if (
         isinstance(error, (AuthError, AccountError))
         or reply.status_code in keep
@@ -171,10 +194,10 @@ def raise_for(
     raise Again(error, retry_after(reply.headers))
 
 
-def error_of(reply: httpx.Response, method: str, path: str) -> ProviderError:
+def error_of(reply: httpx.Response, call: Call) -> ProviderError:
     """Return the exception that a reply which is not 2xx stands for. The reply must have been read."""
     status, facts = reply.status_code, parse_error_body(reply.content)
-    what = f"{method} {path}: HTTP {status}" + (f", code {facts.code}" if facts.code else "")
+    what = f"{call}: HTTP {status}" + (f", code {facts.code}" if facts.code else "")
     codes = {facts.code.lower(), facts.type.lower()}
     if codes & ACCOUNT_CODES or status == 402:
         return AccountError(f"{what}: the account cannot pay or lacks access; check its plan and balance")
@@ -185,22 +208,23 @@ def error_of(reply: httpx.Response, method: str, path: str) -> ProviderError:
         return AuthError(f"{what}: the key is wrong, revoked or lacks a permission; check the connection")
     if status == 429:
         return RateLimited(f"{what}: too many calls", retry_after=wait)
-    if status == 404 and (path.count("/") > 1 or facts.param in _FILE_PARAMS):
+    if status == 404 and (call.path.count("/") > 1 or facts.param in _FILE_PARAMS):
         return NotFound(f"{what}: the provider knows no such id")
     if status == 404:
-        return Refused(f"{what}: no such endpoint; check the base URL", status_code=404, reason="not_found")
+        what = f"{what}: no such endpoint; check the base URL {call.base}"
+        return Refused(what, status_code=404, reason="not_found")
     if status >= 500 or status == 408:
         return Unreachable(f"{what}: the provider has a fault")
     if status < 400:
-        what = f"{what}: redirected; set the base URL to the final address"
+        what = f"{what}: redirected; set the base URL {call.base} to the final address"
         return Refused(what, status_code=status, reason="redirected")
     reason = facts.code or facts.type or f"http_{status}"
     return Refused(f"{what}: refused", status_code=status, reason=reason)
 
 
-def unreachable(method: str, path: str, cause: Exception) -> Unreachable:
+def unreachable(call: Call | str, cause: Exception) -> Unreachable:
     """Return the error of a call without a usable reply."""
-    return Unreachable(f"{method} {path}: no usable reply ({type(cause).__name__}); check host and network")
+    return Unreachable(f"{call}: no usable reply ({type(cause).__name__}); check host and network")
 
 
 def _mentions(facts: ErrorFacts, codes: frozenset[str]) -> bool:
@@ -213,10 +237,16 @@ def _port(url: httpx.URL) -> int | None:
 
 
 def _checked_url(base_url: str) -> httpx.URL:
+    """Return the base URL. What is raised repeats nothing of it: the wrong thing may be a secret."""
+    if "@" in base_url:
+        # Logs and messages name the address. Not left to the parser: a "/" in the password fools it.
+        raise ConfigurationError(
+            "the base URL must not hold a user or password (…@host); a key belongs into the password field"
+        )
     try:
         url = httpx.URL(base_url.strip().rstrip("/"))
-    except (httpx.InvalidURL, TypeError) as e:
-        raise ConfigurationError("the base URL is not a URL") from e
+    except (httpx.InvalidURL, TypeError):
+        raise ConfigurationError("the base URL is not a URL") from None
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigurationError("the base URL must begin with http:// or https:// and name a host")
     if url.query or url.fragment:

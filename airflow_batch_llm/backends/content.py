@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from airflow_batch_llm.backends.base import ApiClient, raise_for, unreachable
+from airflow_batch_llm.backends.base import ApiClient, Call, raise_for, unreachable
 from airflow_batch_llm.backends.retrying import Again
 from airflow_batch_llm.exceptions import TransferError
 
@@ -61,6 +61,7 @@ async def _fetch(
     client: ApiClient, path: str, part: Path, expected: int | None, timeout: httpx.Timeout
 ) -> None:
     url = client.url(path)
+    call = client.named("GET", path)
     for hop in range(_MAX_REDIRECTS + 1):
         try:
             stream = client.http().stream("GET", url, headers=client.headers_for(url), timeout=timeout)
@@ -72,27 +73,29 @@ async def _fetch(
                     await reply.aread()
                     if hop and reply.status_code in (401, 403):
                         # The storage behind the provider: a signed URL that ran out, not a wrong key.
-                        raise Again(TransferError(f"GET {path}: the storage said HTTP {reply.status_code}"))
-                    raise_for(reply, "GET", path)
-                await _write(reply, path, part, expected)
+                        raise Again(TransferError(f"{call}: the storage said HTTP {reply.status_code}"))
+                    raise_for(reply, call)
+                await _write(reply, call, part, expected)
                 return
         except httpx.InvalidURL as e:
-            raise TransferError(f"GET {path}: redirected to what is not a URL") from e
+            raise TransferError(f"{call}: redirected to what is not a URL") from e
         except httpx.HTTPError as e:
             if part.exists():
-                raise Again(TransferError(f"GET {path}: broken off ({type(e).__name__})")) from e
-            raise Again(unreachable("GET", path, e)) from e
-    raise TransferError(f"GET {path}: more than {_MAX_REDIRECTS} redirects")
+                raise Again(TransferError(f"{call}: broken off ({type(e).__name__})")) from e
+            # Behind a redirect it is another host that does not answer; its address may be signed.
+            what = f"{call} (redirected to {url.host})" if hop else call
+            raise Again(unreachable(what, e)) from e
+    raise TransferError(f"{call}: more than {_MAX_REDIRECTS} redirects")
 
 
-async def _write(reply: httpx.Response, path: str, part: Path, expected: int | None) -> None:
+async def _write(reply: httpx.Response, call: Call, part: Path, expected: int | None) -> None:
     written = 0
     with part.open("wb") as file:
         async for chunk in reply.aiter_bytes():
             written += file.write(chunk)
     promised = reply.headers.get("content-length", "")
     if promised.isdigit() and reply.num_bytes_downloaded < int(promised):
-        raise Again(TransferError(f"GET {path}: {reply.num_bytes_downloaded} of {promised} bytes arrived"))
+        raise Again(TransferError(f"{call}: {reply.num_bytes_downloaded} of {promised} bytes arrived"))
     # A size of 0 is not believed: some servers name it for each file.
     if expected and written < expected:
-        raise Again(TransferError(f"GET {path}: {written} of {expected} bytes arrived"))
+        raise Again(TransferError(f"{call}: {written} of {expected} bytes arrived"))

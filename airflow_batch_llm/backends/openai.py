@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from airflow_batch_llm.backends.base import ApiClient, raise_for, unreachable
+from airflow_batch_llm.backends.base import ApiClient, Call, raise_for, unreachable
 from airflow_batch_llm.backends.content import fetch_content
 from airflow_batch_llm.backends.dialects import Dialect
 from airflow_batch_llm.backends.openai_lines import line_encoder
@@ -101,8 +101,10 @@ class OpenAIBackend:
         name = name if name.endswith(".jsonl") else f"{name}.jsonl"  # another ending is refused
         timeout = self._client.timeout(self._options.transfer_timeout_seconds)
 
+        call = self._client.named("POST", "/files")
+
         async def attempt() -> str:
-            url = self._client.url("/files")
+            url = self._client.url(call.path)
             with local.open("rb") as file:
                 try:
                     reply = await self._client.http().post(
@@ -113,10 +115,10 @@ class OpenAIBackend:
                         timeout=timeout,
                     )
                 except httpx.HTTPError as e:
-                    raise Again(unreachable("POST", "/files", e)) from e
+                    raise Again(unreachable(call, e)) from e
             if not reply.is_success:
-                raise_for(reply, "POST", "/files")
-            stored = self._parse(FileObject, reply, "POST /files")
+                raise_for(reply, call)
+            stored = self._parse(FileObject, reply, call)
             if stored.bytes and stored.bytes < size:
                 raise Again(TransferError(f"file {stored.id} holds {stored.bytes} of {size} bytes sent"))
             return stored.id
@@ -145,7 +147,7 @@ class OpenAIBackend:
         """Return the size the provider names for a file, None where it names none."""
         try:
             reply = await self._client.call("GET", path)
-            return self._parse(FileObject, reply, "GET /files/{id}").bytes
+            return self._parse(FileObject, reply, self._client.named("GET", path)).bytes
         except (NotFound, Refused, Unreachable) as e:
             # Some gateways serve the content only; whether the file is there, the content call says.
             log.debug("No size of %s: %s", path, e)
@@ -166,16 +168,18 @@ class OpenAIBackend:
         body |= {"input_file_id": order.input_file_id, "endpoint": order.template.endpoint}
         if self._dialect.metadata:
             body["metadata"] = dict(order.metadata)
-        reply = await self._client.call_once("POST", "/batches", seconds=self.create_timeout, json=body)
+        call = self._client.named("POST", "/batches")
+        reply = await self._client.call_once("POST", call.path, seconds=self.create_timeout, json=body)
         try:
-            return self._batch(reply, "POST /batches")
+            return self._batch(reply, call)
         except Unreachable as e:
-            raise InDoubt("POST /batches: the reply is not a batch object; it may have taken effect") from e
+            raise InDoubt(f"{call}: the reply is not a batch object; it may have taken effect") from e
 
     async def retrieve(self, batch_id: str) -> RemoteBatch:
         """Return the batch as it is now. :raises NotFound: the provider denies it."""
-        reply = await self._client.call("GET", f"/batches/{_quoted(batch_id)}")
-        return self._batch(reply, "GET /batches/{id}")
+        path = f"/batches/{_quoted(batch_id)}"
+        reply = await self._client.call("GET", path)
+        return self._batch(reply, self._client.named("GET", path))
 
     async def cancel(self, batch_id: str) -> RemoteBatch:
         """Ask for cancellation and return the batch; one that has already ended is returned as it is.
@@ -183,8 +187,9 @@ class OpenAIBackend:
         :raises Refused: the provider will not cancel a batch that still runs.
         """
         refusals = self._dialect.cancel_refusals
+        path = f"/batches/{_quoted(batch_id)}/cancel"
         try:
-            reply = await self._client.call("POST", f"/batches/{_quoted(batch_id)}/cancel", keep=refusals)
+            reply = await self._client.call("POST", path, keep=refusals)
         except (Refused, NotFound) as e:
             batch = await self.retrieve(batch_id)
             status_code = 404 if isinstance(e, NotFound) else e.status_code
@@ -192,7 +197,7 @@ class OpenAIBackend:
                 return batch
             raise
         try:
-            return self._batch(reply, "POST /batches/{id}/cancel")
+            return self._batch(reply, self._client.named("POST", path))
         except Unreachable:
             return await self.retrieve(batch_id)
 
@@ -242,7 +247,8 @@ class OpenAIBackend:
             max_pages=_MAX_FIND_PAGES,
         )
         if not found and not ended:
-            raise InDoubt("GET /batches: the list of batches did not come to an end; look again later")
+            call = self._client.named("GET", "/batches")
+            raise InDoubt(f"{call}: the list of batches did not come to an end; look again later")
         return found
 
     async def _walk(
@@ -273,10 +279,10 @@ class OpenAIBackend:
     # -- replies -----------------------------------------------------------------------------------
 
     def _page(self, reply: httpx.Response) -> BatchPage:
-        return self._parse(BatchPage, reply, "GET /batches")
+        return self._parse(BatchPage, reply, self._client.named("GET", "/batches"))
 
-    def _batch(self, reply: httpx.Response, what: str) -> RemoteBatch:
-        return self._normalised(self._parse(BatchObject, reply, what))
+    def _batch(self, reply: httpx.Response, call: Call) -> RemoteBatch:
+        return self._normalised(self._parse(BatchObject, reply, call))
 
     def _normalised(self, batch: BatchObject) -> RemoteBatch:
         remote = batch.normalised(self._dialect.statuses)
@@ -286,12 +292,12 @@ class OpenAIBackend:
         return remote
 
     @staticmethod
-    def _parse(model: type[M], reply: httpx.Response, what: str) -> M:
+    def _parse(model: type[M], reply: httpx.Response, call: Call) -> M:
         try:
             return model.model_validate(reply.json())
         except (ValidationError, ValueError, RecursionError):
             # Not chained: the cause would quote what the provider sent.
-            raise Unreachable(f"{what}: HTTP {reply.status_code} without the expected JSON") from None
+            raise Unreachable(f"{call}: HTTP {reply.status_code} without the expected JSON") from None
 
 
 def _all_older(page: list[RemoteBatch], oldest: float) -> bool:

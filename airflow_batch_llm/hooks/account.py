@@ -192,6 +192,11 @@ def _address(connection: Connection) -> str | None:
 def _checked_url(connection: Connection, url: str | None) -> str | None:
     if not url:
         return None
+    if "@" in url:
+        raise ConfigurationError(
+            f"connection {connection.conn_id!r} has a base URL with a user or password in it (…@host), which "
+            "logs would show; put the key into the password field"
+        )
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -92,8 +92,9 @@ def test_extra_fields_cannot_displace_the_orders_own(bench: Bench) -> None:
 )
 def test_what_may_have_taken_effect_is_in_doubt_and_sent_once(bench: Bench, reply: Reply) -> None:
     bench.server.script = [reply] * 5
-    with pytest.raises(InDoubt):
+    with pytest.raises(InDoubt) as caught:
         create(bench)
+    assert f"POST {bench.server.base_url}/batches: " in str(caught.value)
     assert len(bench.server.received) == 1
     assert bench.waits == []
 

@@ -196,6 +196,18 @@ def test_a_redirect_that_leads_nowhere_ends(bench: Bench, tmp_path: Path, locati
         download(bench, tmp_path)
 
 
+def test_a_storage_that_cannot_be_reached_is_named_without_its_signed_address(
+    bench: Bench, tmp_path: Path
+) -> None:
+    away = Reply(302, b"", {"location": "http://localhost:1/signed?sig=1"})
+    bench.server.routes = {GET_FILE: Reply(200, {"id": "file-out"}), GET_CONTENT: away}
+    with pytest.raises(Unreachable) as caught:
+        download(bench, tmp_path)
+    told = str(caught.value)
+    assert "/v1/files/file-out/content (redirected to localhost): no usable reply" in told
+    assert "sig" not in told
+
+
 def test_an_id_is_one_part_of_the_path(bench: Bench) -> None:
     bench.server.script = [Reply(200, {"deleted": True})]
     bench.run(lambda backend: backend.delete_file("a/b?c=="))

@@ -59,6 +59,10 @@ def test_a_server_without_keys_gets_none() -> None:
         ({"base_url": "ftp://host/v1"}, "http"),
         ({"base_url": "http://host/v1?key=1"}, "query"),
         ({"base_url": "http://host:port/v1"}, "URL"),
+        ({"base_url": "https://user:schluessel@host/v1"}, "password"),
+        ({"base_url": "https://schluessel@host/v1"}, "password"),
+        ({"base_url": "https://user:schl/uessel@host/v1"}, "password"),
+        ({"base_url": "https://user:schluessel"}, "URL"),
         ({"max_request": 3}, "max_request"),
         ({"max_requests": 0}, "max_requests"),
         ({"timeout_seconds": "soon"}, "timeout_seconds"),
@@ -69,7 +73,9 @@ def test_a_server_without_keys_gets_none() -> None:
 def test_what_cannot_work_is_refused_by_name(arguments: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named) as caught:
         make(**arguments)
-    assert "schl" not in str(caught.value)
+    # Airflow logs the causes, too.
+    assert "schl" not in str(caught.value) and caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
 def test_expiry_can_be_left_to_the_provider() -> None:

@@ -176,8 +176,37 @@ def test_a_host_that_refuses_connections_is_unreachable(bench: Bench) -> None:
 
 def test_a_list_that_does_not_exist_speaks_of_the_base_url(bench: Bench) -> None:
     bench.server.script = [Reply(404, b"not found")]
-    with pytest.raises(Refused, match="base URL"):
+    with pytest.raises(Refused, match="base URL") as caught:
         bench.run(lambda backend: backend.probe())
+    assert f"check the base URL {bench.server.base_url}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(401, error("invalid_api_key")),
+        Reply(400, error("odd_code")),
+        Reply(503, b""),
+        Reply(307, b""),
+        Reply(200, b"<html>login</html>"),
+        Reply(drop=True),
+    ],
+)
+def test_an_error_names_the_address_without_query_or_key(bench: Bench, reply: Reply) -> None:
+    bench.server.script = [reply]
+    with pytest.raises(ProviderError) as caught:
+        bench.run(lambda backend: backend.probe(), max_retries=0)
+    told = str(caught.value)
+    assert f"GET {bench.server.base_url}/batches: " in told
+    assert "limit" not in told and "?" not in told and "key-1" not in told
+
+
+def test_a_host_that_cannot_be_reached_is_named(bench: Bench) -> None:
+    bench.server.__exit__(None, None, None)
+    with pytest.raises(Unreachable) as caught:
+        retrieve(bench)
+    address = f"{bench.server.base_url}/batches/batch_1"
+    assert f"GET {address}: no usable reply (ConnectError)" in str(caught.value)
 
 
 def test_a_backend_can_be_used_from_one_event_loop_after_another(bench: Bench) -> None:
