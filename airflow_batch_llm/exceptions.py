@@ -190,6 +190,12 @@ class TakenOver(BatchLLMError):
     code = "BLLM-035"
 
 
+class JobKeyTaken(BatchLLMError):
+    """Two submitting tasks of one run share a ``job_key``: the second one's rows would never be sent."""
+
+    code = "BLLM-036"
+
+
 class DeadLetterLimit(BatchLLMError):
     """More dead letters than ``max_dead_letter_ratio`` allows. Everything else has been published."""
 

@@ -66,6 +66,8 @@ class Bench:
     options: dict[str, Any] = field(default_factory=dict)
     api_key: str | None = None
     fault: Callable[[str], None] = lambda point: None
+    conn_id: str = "llm"
+    other_servers: dict[str, LocalServer] = field(default_factory=dict)
     around_backend: Callable[[Any], Any] = lambda backend: backend
     sink: Any = None
     reads: int = 0
@@ -83,14 +85,17 @@ class Bench:
         """The job's folder."""
         return self.folder / self.workspace.job_root(self.key)
 
-    def tools(self) -> Tools:
-        backend = make_backend(
+    def backend(self, server: LocalServer) -> Any:
+        return make_backend(
             "openai",
-            base_url=self.server.url,
-            api_key=self.api_key or self.server.api_key,
+            base_url=server.url,
+            api_key=self.api_key or server.api_key,
             options={"create_timeout_seconds": self.settings.create_timeout, **self.options},
         )
-        spec = JobSpec(self.key, "llm", self.policy, self.judge, self.sink)
+
+    def tools(self) -> Tools:
+        backend = self.backend(self.server)
+        spec = JobSpec(self.key, self.conn_id, self.policy, self.judge, self.sink)
         return Tools(
             self.ledger,
             self.workspace,
@@ -99,6 +104,7 @@ class Bench:
             DiskRowIndex,
             self.settings,
             self.fault,
+            lambda conn_id: self.backend(self.other_servers[conn_id]),
         )
 
     def order(self) -> StageOrder:
@@ -148,7 +154,7 @@ class Bench:
 
         async def look() -> None:
             pause = 0.02
-            if progress.not_before is not None:
+            if progress.not_before is not None and not progress.provider_batches:
                 pause = max(0.02, progress.not_before - self.ledger.now())
             await asyncio.sleep(min(pause, 2.0))
 

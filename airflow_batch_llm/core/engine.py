@@ -6,13 +6,15 @@ run again at any time by anybody and does nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from airflow_batch_llm.core.files import job_path
+from airflow_batch_llm.core.ids import META_JOB
 from airflow_batch_llm.core.judging import rejudge_batch
 from airflow_batch_llm.core.model import (
     IN_FLIGHT,
+    Batch,
     BatchKind,
     BatchState,
     Job,
@@ -20,7 +22,7 @@ from airflow_batch_llm.core.model import (
     LetterState,
     RequestTemplate,
 )
-from airflow_batch_llm.core.observe import observe_batch
+from airflow_batch_llm.core.observe import batch_bound, observe_batch
 from airflow_batch_llm.core.reconcile import ended_without_running, reconcile_batch
 from airflow_batch_llm.core.rounds import answered_letters, plan_next_round, redrive
 from airflow_batch_llm.core.settle import settle
@@ -32,12 +34,15 @@ from airflow_batch_llm.exceptions import (
     AccountError,
     AuthError,
     InputError,
+    JobKeyTaken,
     LedgerLost,
     Refused,
     TakenOver,
 )
 
 DEADLINE = "BLLM-043"
+#: Seconds until a provider that would not cancel a batch is asked again.
+_ASK_AGAIN = 600.0
 _UNSENT = (BatchState.PLANNED, BatchState.UPLOADED, BatchState.SUBMITTING)
 
 
@@ -56,6 +61,7 @@ class Engine:
 
         :raises LedgerLost: the ledger does not know the job, but the provider holds batches of it.
         :raises TakenOver: the mark is one that a later clear has replaced.
+        :raises JobKeyTaken: another submitting task of the run has the same ``job_key``.
         """
         tools, ledger = self.tools, self.tools.ledger
         key = tools.spec.key
@@ -70,7 +76,9 @@ class Engine:
         if job is None:
             if not order.first_try or tools.workspace.exists(job_path(tools.root)):
                 await self._ask_before_creating(key.origin)
-            job, _ = ledger.create_job(key, seen={"submit": order.mark}, **facts)  # type: ignore[arg-type]
+            first = {"submit": order.mark, "owner": order.owner}
+            job, _ = ledger.create_job(key, seen=first, **facts)  # type: ignore[arg-type]
+        refuse_second_owner(job, order.owner, order.known_tasks)
         while job.seen.get("submit") != order.mark:
             earlier = [*job.seen.get("earlier_submits", ()), job.seen.get("submit")]
             if order.mark in earlier:
@@ -80,6 +88,7 @@ class Engine:
                 )
             seen = {
                 "submit": order.mark,
+                "owner": order.owner,
                 "earlier_submits": earlier,
                 "previous_plan": job.plan_id or job.seen.get("previous_plan"),
                 "allowance_round": 0,
@@ -90,7 +99,20 @@ class Engine:
         return job
 
     async def _ask_before_creating(self, origin: str) -> None:
-        known = await self.tools.backend.find_origin(origin)
+        """Refuse where the provider holds batches of this task run that the ledger should know.
+
+        They are ours if they name this very job (the ledger was set back), or are older than the ledger
+        (it was replaced). Younger ones of another job id are another deployment's, with the same key.
+        """
+        made_at = self.tools.ledger.namespace_made_at()
+        known = [
+            remote
+            for remote in await self.tools.backend.find_origin(origin)
+            if remote.metadata.get(META_JOB) == self.tools.spec.key.job_id
+            or remote.created_at is None
+            # Providers count whole seconds.
+            or remote.created_at < made_at - 1.0
+        ]
         if known:
             raise LedgerLost(
                 f"the ledger does not know job {self.tools.spec.key.job_id}, but the provider holds "
@@ -241,14 +263,28 @@ class Engine:
             # Put back while this pass was under way: look again at once.
             waits = [batch.not_before for batch in unsent if batch.not_before]
             not_before = min(waits) if waits else ledger.now()
+        # One wait looks with one connection; the batches of another are looked at by the engine.
+        watched = [batch for batch in running if batch.conn_id == running[0].conn_id]
+        not_before = min(filter(None, (not_before, self._next_bound(job, running))), default=None)
         return Progress(
             job,
             False,
-            provider_batches=tuple(batch.provider_batch_id or "" for batch in running),
-            more_planned=bool(unsent),
+            provider_batches=tuple(batch.provider_batch_id or "" for batch in watched),
+            conn_id=watched[0].conn_id if watched else self.tools.spec.conn_id,
+            more_planned=bool(unsent) or len(watched) < len(running),
             not_before=not_before,
             reason=later.reason if later is not None else "running",
         )
+
+    def _next_bound(self, job: Job, running: Sequence[Batch]) -> float | None:
+        """Return when the next batch is to be given up, or the provider asked again to cancel."""
+        now = self.tools.ledger.now()
+        if running and job.deadline_at is not None and now > job.deadline_at:
+            return now + _ASK_AGAIN
+        bounds = [bound for batch in running if (bound := batch_bound(self.tools, batch)) is not None]
+        if not bounds:
+            return None
+        return min(bounds) if min(bounds) > now else now + _ASK_AGAIN
 
     # -- by hand -----------------------------------------------------------------------------------
     async def rejudge(self) -> int:
@@ -283,7 +319,10 @@ class Engine:
         if job.seen.get(f"redrive:{mark}") is not None:
             return 0
         if job.state is not JobState.SETTLED:
-            raise InputError(f"job {job.job_id} is still {job.state}: re-drive it when it has settled")
+            if not redrive_under_way(job):
+                raise InputError(f"job {job.job_id} is still {job.state}: re-drive it when it has settled")
+            self._take_up(job, mark, actor=actor, reason=reason, job_timeout=job_timeout)
+            return 0
         letters = [
             letter
             for letter in self.tools.ledger.dead_letters(job.job_id, states=[LetterState.OPEN])
@@ -308,11 +347,41 @@ class Engine:
             )
         return len(letters)
 
+    def _take_up(self, job: Job, mark: str, *, actor: str, reason: str, job_timeout: float | None) -> None:
+        """See an unfinished re-drive through, in place of planning another; a halted one is resumed."""
+        ledger = self.tools.ledger
+        deadline = ledger.now() + job_timeout if job_timeout is not None else None
+        current: Job | None = job
+        while current is not None and current.state is JobState.HALTED:
+            resumed = ledger.resume_job(current, actor=actor, reason=reason, deadline_at=deadline)
+            current = resumed or self.tools.reload(current)
+        while current is not None and current.seen.get(f"redrive:{mark}") is None:
+            marked = ledger.mark_seen(current, {f"redrive:{mark}": current.round})
+            current = marked or self.tools.reload(current)
+
     def _existing(self) -> Job:
         job = self.tools.ledger.get_job(self.tools.spec.key.job_id)
         if job is None:
             raise InputError(f"job {self.tools.spec.key.job_id} is not in the ledger")
         return job
+
+
+def refuse_second_owner(job: Job, owner: str, known_tasks: Collection[str]) -> None:
+    """See that the job belongs to this submitting task.
+
+    :raises JobKeyTaken: another task that is in the DAG submits under the same ``job_key``.
+    """
+    first = job.seen.get("owner")
+    if first and first != owner and first in known_tasks:
+        raise JobKeyTaken(
+            f"job_key {job.key.task_id!r} belongs to task {first} of this run; {owner} needs another one. "
+            "Nothing was sent for it"
+        )
+
+
+def redrive_under_way(job: Job) -> bool:
+    """Say whether a re-drive of the job was begun and has not settled."""
+    return job.state is not JobState.SETTLED and int(job.seen.get("allowance_round", 0)) > 0
 
 
 def _sooner(one: Later | None, other: Later | None) -> Later | None:

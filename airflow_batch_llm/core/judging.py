@@ -38,13 +38,13 @@ def rejudge_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
     return True
 
 
-def iter_raw_rows(tools: Tools, batch_files: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+def iter_raw_rows(tools: Tools, batch: Batch, batch_files: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
     """Decode the stored result files, line by line."""
     for file in batch_files:
         opened = tools.workspace.open_checked(
             f"{tools.root}/{file['path']}", int(file["bytes"]), str(file["sha256"])
         )
-        decode = tools.backend.decode
+        decode = tools.backend_of(batch).decode
         with opened as stream:
             for _, line in iter_lines(read_chunks(stream)):
                 yield decode(line)
@@ -151,7 +151,7 @@ def _read_rows(
     """Join the result rows to their requests; the better of two rows for one request stands."""
     foreign = repeated = 0
     check = tools.spec.judge.check
-    for row in iter_raw_rows(tools, files):
+    for row in iter_raw_rows(tools, batch, files):
         slot = slots.get(row.wire_id)
         if slot is None:
             foreign += 1

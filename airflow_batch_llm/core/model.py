@@ -276,6 +276,8 @@ class Plan:
     digest: str
     batches: tuple[BatchPlan, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
+    conn_id: str = ""  # the connection the batches are sent with; "" for the job's
+    provider: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
     Past the job's or the batch's own time the provider is asked to cancel it.
     """
     try:
-        remote = await tools.backend.retrieve(batch.provider_batch_id or "")
+        remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
     except NotFound:
         _take_as_lost(tools, job, batch)
         return None
@@ -51,7 +51,12 @@ def _take_as_lost(tools: Tools, job: Job, batch: Batch) -> None:
 def _overdue(tools: Tools, job: Job, batch: Batch) -> str | None:
     if job.deadline_at is not None and tools.ledger.now() > job.deadline_at:
         return "job_timeout"
-    window = tools.backend.limits.window_seconds + 3600.0
-    if batch.submitted_at is not None and tools.ledger.now() > batch.submitted_at + window:
-        return "batch_timeout"
-    return None
+    until = batch_bound(tools, batch)
+    return "batch_timeout" if until is not None and tools.ledger.now() > until else None
+
+
+def batch_bound(tools: Tools, batch: Batch) -> float | None:
+    """Return when a batch is given up: the provider's window and one hour after it was accepted."""
+    if batch.submitted_at is None:
+        return None
+    return batch.submitted_at + tools.backend_of(batch).limits.window_seconds + 3600.0

@@ -117,6 +117,10 @@ class Ledger(Protocol):
         """Return this ledger's namespace (12 of ``[a-z0-9]``), generated on first use."""
         ...
 
+    def namespace_made_at(self) -> float:
+        """Return when the namespace was generated: what is older is not of this ledger as it is."""
+        ...
+
     def now(self) -> float:
         """Return the database's clock."""
         ...
@@ -183,7 +187,11 @@ class Ledger(Protocol):
 
     def halt_job(self, job: Job, code: str, reason: str) -> Job | None: ...
 
-    def resume_job(self, job: Job, *, actor: str, reason: str) -> Job | None: ...
+    def resume_job(
+        self, job: Job, *, actor: str, reason: str, deadline_at: float | None = None
+    ) -> Job | None:
+        """``halted -> running``; ``deadline_at`` is the job's new bound, None leaves the one it has."""
+        ...
 
     def settle_job(self, job: Job, counts: Mapping[str, int]) -> Job | None:
         """-> ``settled`` with the final counts, ``settled_at`` now. Again on a settled job is allowed."""

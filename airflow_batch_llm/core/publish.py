@@ -112,7 +112,7 @@ def _answer_lines(tools: Tools, batch: Batch, wires: set[str]) -> Iterator[tuple
         with spool:
             places: dict[str, tuple[int, int, Usage, bool]] = {}
             offset = 0
-            for row in iter_raw_rows(tools, batch.files):
+            for row in iter_raw_rows(tools, batch, batch.files):
                 if row.verdict is not Verdict.OK or row.wire_id not in asked:
                     continue
                 standing = places.get(row.wire_id)

@@ -68,7 +68,7 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
 async def _look_again(tools: Tools, batch: Batch) -> RemoteBatch | None:
     """Return the ended batch as the provider shows it now; None where it denies it."""
     try:
-        return await tools.backend.retrieve(batch.provider_batch_id or "")
+        return await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
     except NotFound:
         return None
 
@@ -95,12 +95,13 @@ def _is_unread(tools: Tools, batch: Batch) -> bool:
 async def _clean_up(tools: Tools, batch: Batch, remote: RemoteBatch) -> None:
     """Delete the provider's copies of what the workspace holds now; result files only where they would
     otherwise stay for ever. What cannot be deleted is litter, not a fault of the job."""
+    backend = tools.backend_of(batch)
     litter = [_own_input(tools, batch, remote)]
-    if not tools.backend.files_expire:
+    if not backend.files_expire:
         litter += [file.file_id for file in remote.files]
     for file_id in filter(None, litter):
         try:
-            await tools.backend.delete_file(file_id)
+            await backend.delete_file(file_id)
         except ProviderError as error:
             log.warning("batch %s: file %s could not be deleted (%s)", batch.batch_id, file_id, error.code)
 
@@ -147,7 +148,7 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
             with tempfile.TemporaryDirectory(prefix="batch-llm-download-") as folder:
                 local = Path(folder) / "raw.jsonl"
                 try:
-                    await tools.backend.download(remote, file, local)
+                    await tools.backend_of(batch).download(remote, file, local)
                 except NotFound:
                     if answers and file.kind == "output":
                         return None

@@ -221,7 +221,7 @@ def _pin(
     if not batches:
         tools.workspace.delete_tree(folder)
         return None
-    plan = Plan(plan_id, "", batches)
+    plan = Plan(plan_id, "", batches, conn_id=tools.spec.conn_id, provider=tools.backend.provider)
     tools.fault("round.before_pin")
     pinned = tools.ledger.pin_round(
         job, plan, letters=letters, seen=seen, deadline_at=deadline_at, actor=actor, reason=reason

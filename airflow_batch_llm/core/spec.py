@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -68,15 +68,20 @@ class StageOrder:
 
     :param drafts: reads the source; called at most once per revision.
     :param mark: value that changes with a clear and not with a retry (``ti.max_tries``).
-    :param first_try: False on a retry: a ledger that does not know the job then asks the provider first.
+    :param first_try: False on a retry or after a defer: a ledger that does not know the job then asks the
+        provider first.
+    :param owner: the submitting task's id; where two share a ``job_key``, the second is refused.
+    :param known_tasks: the DAG's tasks: an owner that is not among them was renamed or removed.
     :param job_timeout: seconds from the start of the revision, None for no bound.
     :param describe: what ``job.json`` says beside the template (JSON types, no secrets).
     """
 
     template: RequestTemplate
     drafts: Callable[[], Iterable[Draft]]
-    mark: int
+    mark: int | str
     first_try: bool = True
+    owner: str = ""
+    known_tasks: Collection[str] = ()
     rerun: Rerun = Rerun.MISSING
     on_empty: OnEmpty = OnEmpty.SKIP
     job_timeout: float | None = None
@@ -99,7 +104,8 @@ class Progress:
     """What :meth:`Engine.advance` came to.
 
     :param done: nothing is left to do up to what was asked for.
-    :param provider_batches: ids to look at before calling again.
+    :param provider_batches: ids to look at before calling again, all of one connection.
+    :param conn_id: that connection.
     :param more_planned: further batches wait to be sent, so one ended batch is worth a call.
     :param not_before: seconds since the epoch before which calling again is useless, None if unknown.
     :param reason: short word for logs.
@@ -108,6 +114,7 @@ class Progress:
     job: Job
     done: bool
     provider_batches: tuple[str, ...] = ()
+    conn_id: str = ""
     more_planned: bool = False
     not_before: float | None = None
     reason: str = ""

@@ -68,20 +68,20 @@ async def _upload(tools: Tools, batch: Batch, template: RequestTemplate) -> Late
     async with _encoded(tools, batch, template) as local:
         tools.fault("submit.before_upload")
         try:
-            file_id = await tools.backend.upload(local, f"{batch.batch_id}.jsonl")
+            file_id = await tools.backend_of(batch).upload(local, f"{batch.batch_id}.jsonl")
         except RateLimited as error:
             return _later(tools, error)
     tools.fault("submit.after_upload")
     if tools.ledger.mark_uploaded(batch, file_id) is None:
         # Another try uploaded first; nothing was paid, the file is litter.
-        await tools.backend.delete_file(file_id)
+        await tools.backend_of(batch).delete_file(file_id)
     return None
 
 
 @asynccontextmanager
 async def _encoded(tools: Tools, batch: Batch, template: RequestTemplate) -> AsyncIterator[Path]:
     """Write the provider's lines into a temporary file."""
-    encode = tools.backend.line_encoder(batch_template(template, batch.model, batch.overrides))
+    encode = tools.backend_of(batch).line_encoder(batch_template(template, batch.model, batch.overrides))
     with tempfile.TemporaryDirectory(prefix="batch-llm-upload-") as folder:
         local = Path(folder) / "upload.jsonl"
         with local.open("wb", buffering=1 << 20) as file:
@@ -91,7 +91,7 @@ async def _encoded(tools: Tools, batch: Batch, template: RequestTemplate) -> Asy
 
 
 async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
-    create_timeout = max(tools.settings.create_timeout, tools.backend.create_timeout)
+    create_timeout = max(tools.settings.create_timeout, tools.backend_of(batch).create_timeout)
     lease = create_timeout + tools.settings.lease_margin
     tools.fault("submit.before_intent")
     intent = tools.ledger.enter_submitting(batch, revision=job.revision, lease_seconds=lease)
@@ -113,7 +113,7 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
         return Later(intent.lease_until or tools.ledger.now(), "lease_too_old")
     tools.fault("submit.before_create")
     try:
-        remote = await tools.backend.create(order)
+        remote = await tools.backend_of(batch).create(order)
     except InDoubt:
         log.warning("batch %s: the reply to the create call was lost; looking for it", batch.batch_id)
         tools.ledger.add_event(job.job_id, "create_in_doubt", batch_id=batch.batch_id)
@@ -173,7 +173,7 @@ async def record_stray(tools: Tools, batch: Batch, remote: RemoteBatch, attempt:
 async def ask_to_cancel(tools: Tools, batch: Batch) -> None:
     """Ask the provider to cancel a batch for which the ledger says so already."""
     try:
-        await tools.backend.cancel(batch.provider_batch_id or "")
+        await tools.backend_of(batch).cancel(batch.provider_batch_id or "")
     except (Refused, RateLimited) as error:
         # About to end, say: whoever looks at it next asks again.
         log.warning("batch %s: cannot be cancelled now (%s)", batch.batch_id, error.reason)
@@ -214,7 +214,7 @@ async def _find_any(tools: Tools, job: Job, batch: Batch) -> tuple[RemoteBatch, 
     recorded = _recorded(tools, job)
     since = batch.created_at - _CLOCK_SLACK
     for attempt in range(batch.attempt, 0, -1):
-        for remote in await tools.backend.find(token(job, batch, attempt), created_after=since):
+        for remote in await tools.backend_of(batch).find(token(job, batch, attempt), created_after=since):
             if remote.id not in recorded and not _came_to_nothing(remote):
                 return remote, attempt
     return None
@@ -229,7 +229,7 @@ async def seek_strays(tools: Tools, job: Job, batch: Batch) -> bool:
     since = batch.created_at - _CLOCK_SLACK
     found = False
     for attempt in range(1, batch.attempt + 1):
-        for remote in await tools.backend.find(token(job, batch, attempt), created_after=since):
+        for remote in await tools.backend_of(batch).find(token(job, batch, attempt), created_after=since):
             if remote.id not in recorded and not _came_to_nothing(remote):
                 await record_stray(tools, batch, remote, attempt)
                 found = True

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from airflow_batch_llm.core.files import plan_job_path
-from airflow_batch_llm.core.model import Job, JobState, RequestTemplate
+from airflow_batch_llm.core.model import Batch, Job, JobState, RequestTemplate
 from airflow_batch_llm.core.ports import Backend, Ledger, RowIndex, Workspace
 from airflow_batch_llm.core.spec import JobSpec, Settings
 
@@ -29,6 +29,9 @@ def _no_fault(point: str) -> None:
 class Tools:
     """The outside world, for one job.
 
+    :param backend: speaks for the task's connection.
+    :param other_backend: opens the backend of another connection: a batch is looked after with the one it
+        was sent with, whatever the task names today.
     :param new_index: makes an empty row index.
     :param fault: called with the name of each fault point; tests kill or raise there.
     """
@@ -40,11 +43,18 @@ class Tools:
     new_index: Callable[[], RowIndex]
     settings: Settings = Settings()
     fault: Callable[[str], None] = field(default=_no_fault)
+    other_backend: Callable[[str], Backend] | None = None
 
     @property
     def root(self) -> str:
         """The job's folder in the workspace."""
         return self.workspace.job_root(self.spec.key)
+
+    def backend_of(self, batch: Batch) -> Backend:
+        """Return the backend of the connection that a batch is sent, or was sent, with."""
+        if batch.conn_id == self.spec.conn_id or self.other_backend is None:
+            return self.backend
+        return self.other_backend(batch.conn_id)
 
     def reload(self, job: Job) -> Job:
         """Read the job again."""
@@ -63,14 +73,14 @@ class Tools:
         """Read what was asked, as pinned with the job's plan."""
         if job.plan_id is None:
             raise LookupError(f"job {job.job_id} has no pinned plan")
-        return read_template(self.workspace, self.root, job.plan_id)
+        return RequestTemplate(**read_description(self.workspace, self.root, job.plan_id)["template"])
 
 
-def read_template(workspace: Workspace, root: str, plan_id: str) -> RequestTemplate:
-    """Read what a plan asks, from its ``job.json``."""
+def read_description(workspace: Workspace, root: str, plan_id: str) -> dict[str, Any]:
+    """Read a plan's ``job.json``: what was asked, and by which task."""
     with workspace.open(plan_job_path(root, plan_id)) as file:
         described: dict[str, Any] = msgspec.json.decode(file.read())
-    return RequestTemplate(**described["template"])
+    return described
 
 
 def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:

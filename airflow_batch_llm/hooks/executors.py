@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 from airflow.sdk.configuration import conf
 
+#: Set by KubernetesExecutor in each pod that it starts for a task.
+_KUBERNETES_POD = "AIRFLOW_IS_K8S_EXECUTOR_POD"
 _LOCAL = frozenset({"LocalExecutor", "SequentialExecutor"})
 _LOCAL_PATHS = frozenset(
     {
@@ -22,6 +25,9 @@ def remote_executors() -> list[str]:
     (``LocalExecutor;team1=CeleryExecutor``).
     """
     configured: str = conf.get("core", "executor", fallback="LocalExecutor")
+    if os.environ.get(_KUBERNETES_POD):
+        # The pods of KubernetesExecutor are told to run LocalExecutor inside.
+        return ["KubernetesExecutor"]
     entries = [
         entry.strip()
         for team in configured.split(";")

@@ -18,8 +18,19 @@ from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import BatchState, Job, JobKey
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import JobSpec, Progress, Settings
-from airflow_batch_llm.core.tools import Tools, read_template
-from airflow_batch_llm.exceptions import BatchLLMError, JobHalted, RateLimited, Unreachable
+from airflow_batch_llm.core.tools import Tools, read_description
+from airflow_batch_llm.declared import Declared
+from airflow_batch_llm.exceptions import (
+    AccountError,
+    AuthError,
+    BatchLLMError,
+    ConfigurationError,
+    JobHalted,
+    OutputSchemaError,
+    ProviderError,
+    RateLimited,
+    Unreachable,
+)
 from airflow_batch_llm.schemas import answer_schema
 from airflow_batch_llm.triggers.waiting import WaitOrder, wait
 
@@ -43,6 +54,7 @@ class JobSession:
     ledger: Ledger
     hook: BatchLLMHook
     backend: Backend
+    others: OtherBackends
 
     @property
     def tools(self) -> Tools:
@@ -50,15 +62,36 @@ class JobSession:
         return self.engine.tools
 
 
+class OtherBackends:
+    """Backends of connections that the task does not name, for batches sent with them earlier."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Backend] = {}
+
+    def __call__(self, conn_id: str) -> Backend:
+        from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
+
+        if conn_id not in self._open:
+            self._open[conn_id] = BatchLLMHook(conn_id).make_backend()
+        return self._open[conn_id]
+
+    async def aclose(self) -> None:
+        """Close what was opened."""
+        for backend in self._open.values():
+            await backend.aclose()
+
+
 class BatchLLMJobOperator(BaseOperator):
     """Base of the tasks of one job. Each of them can defer and derives the job's key by itself.
 
     :param submit_task_id: task id of the submitting task (with its group's prefix).
     :param llm_conn_id: connection of type ``batch_llm`` or ``openai``.
-    :param job_key: names the job in place of ``submit_task_id`` and map index, where those may change.
-    :param row_retry: which rows are sent again.
+    :param job_key: names the job in place of ``submit_task_id``, where names of tasks or groups may change.
+        The map index stays part of the key; no two submitting tasks of a run may share one.
+    :param row_retry: which rows are sent again. Give all tasks of a job the same: each decides about the
+        rows that it judges.
     :param output_schema: pydantic class, ``"module:Class"`` or JSON schema that answers must fit. None:
-        as it was when the job was submitted.
+        as it was when the job was submitted (a class where it can be imported, else its JSON schema).
     :param sink: where answers are landed.
     :param job_timeout: bound of the whole job, from its start, its last clear or its last re-drive.
     :param deferrable: wait in the triggerer (default); False waits in the worker, with the same verdicts.
@@ -87,6 +120,14 @@ class BatchLLMJobOperator(BaseOperator):
     ) -> None:
         kwargs.setdefault("retries", 3)
         super().__init__(**kwargs)
+        check_types(
+            self.task_id,
+            llm_conn_id=(llm_conn_id, (str, type(None))),
+            row_retry=(row_retry, (RowRetry, type(None))),
+            sink=(sink, (Declared, type(None))),
+            job_timeout=(job_timeout, timedelta),
+            poll_interval=(poll_interval, (int, float, type(None))),
+        )
         self.submit_task_id = submit_task_id
         self.llm_conn_id = llm_conn_id
         self.job_key = job_key
@@ -97,6 +138,8 @@ class BatchLLMJobOperator(BaseOperator):
         self.deferrable = deferrable
         self.cancel_on_kill = cancel_on_kill
         self.poll_interval = poll_interval
+        #: What this process was woken by, None in the first of a try.
+        self._woken_by: str | None = None
 
     # -- what Airflow calls ------------------------------------------------------------------------
     def execute(self, context: Context) -> Any:
@@ -105,6 +148,7 @@ class BatchLLMJobOperator(BaseOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Go on after the trigger fired. The event is a hint: the engine looks for itself."""
+        self._woken_by = str(event.get("status")) if event else "unknown"
         if event:
             self.log.info("woken: %s, %s batches ended", event.get("status"), event.get("ended"))
         return self._run(context)
@@ -115,6 +159,7 @@ class BatchLLMJobOperator(BaseOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout:
             self.log.warning("the defer timed out in Airflow; looking at the job itself")
+            self._woken_by = "timeout"
             return self._run(context)
 
     # -- what a task of its own kind does ------------------------------------------------------------
@@ -130,10 +175,8 @@ class BatchLLMJobOperator(BaseOperator):
     def job_of(self, context: Context, namespace: str) -> JobKey:
         """Return the key of the job this task works on."""
         ti = context["ti"]
-        if self.job_key:
-            return JobKey(namespace, ti.dag_id, ti.run_id, self.job_key, -1)
         map_index = ti.map_index if ti.map_index is not None else -1
-        return JobKey(namespace, ti.dag_id, ti.run_id, self.submit_task_id, map_index)
+        return JobKey(namespace, ti.dag_id, ti.run_id, self.job_key or self.submit_task_id, map_index)
 
     def _run(self, context: Context) -> Any:
         try:
@@ -151,28 +194,47 @@ class BatchLLMJobOperator(BaseOperator):
                 progress = await self._work_or_wait_out(session, context)
                 if progress.done or self.deferrable:
                     return progress
-                event = await wait(self._wait_order(session, progress), session.hook.amake_backend)
+                event = await wait(self._wait_order(session, progress), hook_of(progress).amake_backend)
+                self._woken_by = event["status"]
                 self.log.info("looked: %s, %s batches ended", event["status"], event["ended"])
         finally:
             await session.backend.aclose()
+            await session.others.aclose()
 
     async def _work_or_wait_out(self, session: JobSession, context: Context) -> Progress:
-        """Work. An outage while batches run is waited out, up to the job's deadline: they are paid for."""
-        from airflow_batch_llm.hooks.settings import read_settings
-
+        """Work. What keeps us from looking at batches that are paid for is waited out, up to the job's
+        deadline: an outage, and a key that is refused until the wait has met that several times in a row.
+        """
         try:
             return await self.work(session, context)
-        except (Unreachable, RateLimited) as error:
-            job = session.ledger.get_job(session.tools.spec.key.job_id)
-            now = session.ledger.now()
-            if job is None or not session.ledger.batches(job.job_id, states=[BatchState.SUBMITTED]):
+        except (Unreachable, RateLimited, AuthError, AccountError) as error:
+            waiting = self._wait_out(session, error)
+            if waiting is None:
                 raise
-            if job.deadline_at is not None and now > job.deadline_at:
-                raise
-            self.log.warning("job %s: %s while batches run; trying again later", job.job_id, error.code)
-            asked = error.retry_after or 0.0 if isinstance(error, RateLimited) else 0.0
-            pause = max(asked, read_settings().poll_interval_max)
-            return Progress(job, False, not_before=now + pause, reason=error.code)
+            self.log.warning("%s while batches are out; trying again later", error.code)
+            return waiting
+
+    def _wait_out(self, session: JobSession, error: ProviderError) -> Progress | None:
+        """Return what to wait for after an error, None where it must be raised."""
+        from airflow_batch_llm.hooks.settings import read_settings
+
+        ledger = session.ledger
+        job = ledger.get_job(session.tools.spec.key.job_id)
+        now = ledger.now()
+        if job is None or (job.deadline_at is not None and now > job.deadline_at):
+            return None
+        out = ledger.batches(job.job_id, states=[BatchState.SUBMITTED, BatchState.ENDED])
+        if not out:
+            return None
+        if isinstance(error, (AuthError, AccountError)):
+            running = [b for b in out if b.state is BatchState.SUBMITTED and b.conn_id == out[0].conn_id]
+            if self._woken_by in ("auth", "account") or not running:
+                return None
+            ids = tuple(batch.provider_batch_id or "" for batch in running)
+            return Progress(job, False, ids, running[0].conn_id, reason=error.code)
+        asked = error.retry_after or 0.0 if isinstance(error, RateLimited) else 0.0
+        pause = max(asked, read_settings().poll_interval_max)
+        return Progress(job, False, conn_id=out[0].conn_id, not_before=now + pause, reason=error.code)
 
     def open_session(self, context: Context) -> JobSession:
         """Open ledger, workspace and backend for the job."""
@@ -203,22 +265,31 @@ class BatchLLMJobOperator(BaseOperator):
             spec=spec,
             new_index=DiskRowIndex,
             settings=Settings(create_timeout=settings.create_timeout, look_apart=settings.find_interval),
+            other_backend=(others := OtherBackends()),
         )
-        return JobSession(Engine(tools), ledger, hook, backend)
+        return JobSession(Engine(tools), ledger, hook, backend, others)
 
     def answer_schema(self, ledger: Ledger, workspace: Workspace, key: JobKey) -> AnswerSchema | None:
         """Return the schema given, or else the one that was submitted."""
         job = ledger.get_job(key.job_id) if self.output_schema is None else None
         if job is None or job.plan_id is None:
             return answer_schema(self.output_schema)
-        template = read_template(workspace, workspace.job_root(key), job.plan_id)
-        return answer_schema(template.output_schema)
+        described = read_description(workspace, workspace.job_root(key), job.plan_id)
+        schema = described["template"]["output_schema"]
+        if schema is None or not isinstance(named := described.get("output_schema"), str):
+            return answer_schema(schema)
+        try:
+            return answer_schema(named)
+        except OutputSchemaError:
+            self.log.warning("output schema %s cannot be imported here; its JSON schema is used", named)
+            return answer_schema(schema)
 
     def _conn_of_job(self, ledger: Ledger, key: JobKey) -> str:
         job = ledger.get_job(key.job_id)
         if job is None:
-            raise BatchLLMError(
-                f"job {key.job_id} ({'/'.join(map(str, key.parts[1:]))}) is not in the ledger"
+            raise ConfigurationError(
+                f"llm_conn_id is None, and job {key.job_id} ({'/'.join(map(str, key.parts[1:]))}) is not in "
+                "the ledger to take it from"
             )
         return job.conn_id
 
@@ -236,7 +307,7 @@ class BatchLLMJobOperator(BaseOperator):
             more_planned=progress.more_planned,
             not_before=progress.not_before + shift if progress.not_before is not None else None,
             deadline=deadline + shift if deadline is not None and deadline + shift > now else None,
-            first_look_at=now + settings.first_poll_delay if self.deferrable else 0.0,
+            first_look_at=now + (settings.first_poll_delay if self.deferrable else interval_min),
             interval_min=interval_min,
             interval_max=max(settings.poll_interval_max, interval_min),
         )
@@ -256,7 +327,7 @@ class BatchLLMJobOperator(BaseOperator):
         )
         self.defer(
             trigger=BatchLLMTrigger(
-                conn_id=session.hook.llm_conn_id,
+                conn_id=progress.conn_id or session.hook.llm_conn_id,
                 batches=list(order.batches),
                 more_planned=order.more_planned,
                 not_before=order.not_before,
@@ -270,6 +341,27 @@ class BatchLLMJobOperator(BaseOperator):
             timeout=timeout,
         )
         raise AssertionError("defer raises")
+
+
+def hook_of(progress: Progress) -> BatchLLMHook:
+    """Return the hook of the connection that is waited with."""
+    from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
+
+    return BatchLLMHook(progress.conn_id)
+
+
+def check_types(task_id: str, **arguments: tuple[Any, Any]) -> None:
+    """See that arguments are of their types, when the DAG is parsed.
+
+    :param arguments: name -> (value, type or types).
+    :raises ConfigurationError: one is not; the message names task, argument and types.
+    """
+    for name, (value, kinds) in arguments.items():
+        kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+        if isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds):
+            continue
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise ConfigurationError(f"{task_id}: {name} must be {wanted}, not {type(value).__name__}")
 
 
 def raise_for_airflow(error: BatchLLMError) -> NoReturn:

@@ -88,4 +88,12 @@ class BatchLLMRedriveOperator(BatchLLMJobOperator):
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
         """Return the counts; letters that stay open are no failure of this task, a halted job is."""
         refuse_if_halted(job)
-        return {**summary(job), "dead_letters": dict(tally(session.tools, job).most_common(5))}
+        codes = tally(session.tools, job)
+        self.log.info(
+            "job %s: %d answered, %d dead letters open%s",
+            job.job_id,
+            job.counts.get("answered", 0),
+            sum(codes.values()),
+            f" ({', '.join(f'{code}: {number}' for code, number in codes.most_common(5))})" if codes else "",
+        )
+        return {**summary(job), "dead_letters": dict(codes.most_common(5))}

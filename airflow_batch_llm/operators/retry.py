@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_batch_llm.core.engine import redrive_under_way
 from airflow_batch_llm.core.spec import Progress, Until
 from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession
 
@@ -47,7 +48,8 @@ class BatchLLMRetryOperator(BatchLLMJobOperator):
         before = job.seen.get("retry")
         now = [job.revision, max_tries]
         if before is not None and before[0] == job.revision and before[1] != max_tries:
-            return mark if job.settled_at is not None else None
+            # A re-drive that an earlier clear of this task began, and that was cut off, is gone on with.
+            return mark if job.settled_at is not None or redrive_under_way(job) else None
         if before != now:
             session.ledger.mark_seen(job, {"retry": now})
         return None

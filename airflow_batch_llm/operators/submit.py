@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_batch_llm.core.engine import refuse_second_owner
 from airflow_batch_llm.core.model import Job, RequestTemplate
 from airflow_batch_llm.core.spec import OnEmpty, Progress, Rerun, StageOrder, Until
 from airflow_batch_llm.exceptions import ClearedAlone, ConfigurationError
-from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, summary
+from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, check_types, summary
+from airflow_batch_llm.prompts import RowPrompt
 from airflow_batch_llm.schemas import answer_schema, schema_path
 from airflow_batch_llm.sources.rows import as_source
 
@@ -20,9 +22,9 @@ if TYPE_CHECKING:
     from airflow_batch_llm.core.drafts import AnswerSchema
     from airflow_batch_llm.core.model import JobKey
     from airflow_batch_llm.core.ports import Ledger, Workspace
-    from airflow_batch_llm.prompts import RowPrompt
     from airflow_batch_llm.sources.base import ResolvedSource
 
+_SHOWN_BATCHES = 20
 _FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
 
 
@@ -61,6 +63,15 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
     ) -> None:
         kwargs["submit_task_id"] = ""
         super().__init__(**kwargs)
+        check_types(
+            self.task_id,
+            prompt=(prompt, (RowPrompt, type(None))),
+            model=(model, (str, type(None))),
+            max_tokens=(max_tokens, (int, type(None))),
+            params=(params, (Mapping, type(None))),
+        )
+        if max_tokens is not None and max_tokens < 1:
+            raise ConfigurationError(f"{self.task_id}: max_tokens is {max_tokens}; it must be 1 or more")
         # The task id is complete only now: a task group has put its prefix before it.
         self.submit_task_id = self.task_id
         self.source = as_source(source, key)
@@ -84,13 +95,15 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
 
     async def work(self, session: JobSession, context: Context) -> Progress:
         """Stage if this revision has no plan yet, send, look."""
-        mark = context["ti"].max_tries
         job = session.ledger.get_job(session.tools.spec.key.job_id)
+        if job is not None:
+            refuse_second_owner(job, self.task_id, self._known_tasks())
+        mark = mark_of(job, context["ti"].max_tries, context["ti"].try_number)
         if job is not None and job.seen.get("submit") == mark and job.plan_id is not None:
             # Staged: neither source nor prompt is looked at again, they may have changed or gone.
             return await self._send_and_wait(session, None)
         self._refuse_when_cleared_alone(session, mark, context)
-        order = self._order(session, context)
+        order = self._order(session, context, mark)
         # Asks for what all rows share; later each row would be refused by itself.
         session.backend.line_encoder(order.template)
         if self.sink is not None:
@@ -112,9 +125,38 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
             self.log.warning(
                 "job %s is halted (%s); what was paid is read by the next task", job.job_id, job.halt_code
             )
+        self._note_done(session, job, context)
+        self._log_what_was_sent(session, job)
         return summary(job)
 
-    def _order(self, session: JobSession, context: Context) -> StageOrder:
+    def _note_done(self, session: JobSession, job: Job, context: Context) -> None:
+        """Note that this series of tries has succeeded: a later try can only come from a clear."""
+        done = [job.seen.get("submit"), context["ti"].try_number]
+        current = session.ledger.get_job(job.job_id)
+        while current is not None and current.seen.get("submit_done") != done:
+            marked = session.ledger.mark_seen(current, {"submit_done": done})
+            current = marked or session.ledger.get_job(job.job_id)
+
+    def _log_what_was_sent(self, session: JobSession, job: Job) -> None:
+        counts = job.counts
+        batches = session.ledger.batches(job.job_id, revision=job.revision)
+        self.log.info(
+            "job %s, revision %d: %d rows read, %d sent, %d kept, %d refused, %d withdrawn; batches: %s",
+            job.job_id,
+            job.revision,
+            counts.get("rows", 0),
+            counts.get("sent", 0),
+            sum(counts.get(name, 0) for name in ("kept_answered", "kept_in_flight", "kept_dead")),
+            counts.get("refused", 0),
+            counts.get("withdrawn", 0),
+            ", ".join(b.provider_batch_id or b.state for b in batches[:_SHOWN_BATCHES]) or "none",
+        )
+
+    def _known_tasks(self) -> list[str]:
+        dag = self.get_dag()
+        return list(dag.task_ids) if dag is not None else [self.task_id]
+
+    def _order(self, session: JobSession, context: Context, mark: int | str) -> StageOrder:
         ti = context["ti"]
         source: ResolvedSource = self.source.resolve(context)
         prompt = self.prompt.resolve(context) if self.prompt is not None else None
@@ -125,8 +167,11 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         return StageOrder(
             template=self._template(session, source),
             drafts=lambda: source.drafts(prompt),
-            mark=ti.max_tries,
-            first_try=ti.try_number <= 1,
+            mark=mark,
+            # Once a try has waited, its job must be in the ledger: one that is not was lost, not new.
+            first_try=ti.try_number <= 1 and self._woken_by is None,
+            owner=self.task_id,
+            known_tasks=self._known_tasks(),
             rerun=Rerun(self.rerun),
             on_empty=OnEmpty(self.on_empty),
             job_timeout=self.job_timeout.total_seconds(),
@@ -163,7 +208,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
             schema_name=schema.name if schema is not None else "answer",
         )
 
-    def _refuse_when_cleared_alone(self, session: JobSession, mark: int, context: Context) -> None:
+    def _refuse_when_cleared_alone(self, session: JobSession, mark: int | str, context: Context) -> None:
         """Refuse before anything is paid that no later task would read."""
         job = session.ledger.get_job(session.tools.spec.key.job_id)
         if job is None or job.seen.get("submit") == mark:
@@ -186,3 +231,23 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
                 f"{self.task_id} was cleared, but {', '.join(finished)} still count as finished and "
                 "would not read what this task pays for: clear with downstream. Nothing was sent"
             )
+
+
+def mark_of(job: Job | None, max_tries: int, try_number: int) -> int | str:
+    """Return the mark of this series of tries: changes with a clear, not with a retry.
+
+    Airflow raises ``max_tries`` on a clear. Where the DAG's ``retries`` were lowered meanwhile, it can stay
+    the same or come back to an earlier value; a try after one that succeeded comes from a clear all the
+    same.
+    """
+    if job is None:
+        return max_tries
+    current: int | str = job.seen.get("submit", max_tries)
+    done_mark, done_try = job.seen.get("submit_done", (None, try_number))
+    later = try_number > done_try
+    same = str(current).partition("+")[0] == str(max_tries)
+    if same:
+        return f"{max_tries}+{try_number}" if later and done_mark == current else current
+    if later and max_tries in job.seen.get("earlier_submits", ()):
+        return f"{max_tries}+{try_number}"
+    return max_tries

@@ -16,6 +16,7 @@ from airflow_batch_llm.storage.schema import event, meta
 from airflow_batch_llm.storage.types import clock
 
 _NAMESPACE = "namespace"
+_NAMESPACE_MADE_AT = "namespace_made_at"
 _NAMESPACE_LENGTH = 12
 
 
@@ -34,8 +35,13 @@ class LedgerBase:
     def namespace(self) -> str:
         """Return this ledger's namespace (12 of ``[a-z0-9]``), generated on first use."""
         if self._namespace is None:
-            self._namespace = self._read_namespace() or self._make_namespace()
+            self._namespace = self._read_meta(_NAMESPACE) or self._make_namespace()
         return self._namespace
+
+    def namespace_made_at(self) -> float:
+        """Return when the namespace was generated, seconds since the epoch."""
+        self.namespace()
+        return float(self._read_meta(_NAMESPACE_MADE_AT) or self.now())
 
     def now(self) -> float:
         """Return the database's clock."""
@@ -61,20 +67,20 @@ class LedgerBase:
             found = connection.execute(select(event).where(event.c.job_id == job_id).order_by(event.c.id))
             return [event_from(row) for row in found.mappings()]
 
-    def _read_namespace(self) -> str | None:
+    def _read_meta(self, name: str) -> str | None:
         with reading(self.engine) as connection:
-            return connection.execute(
-                select(meta.c.value).where(meta.c.name == _NAMESPACE)
-            ).scalar_one_or_none()
+            return connection.execute(select(meta.c.value).where(meta.c.name == name)).scalar_one_or_none()
 
     def _make_namespace(self) -> str:
         letters = string.ascii_lowercase + string.digits
         value = "".join(secrets.choice(letters) for _ in range(_NAMESPACE_LENGTH))
         try:
             with writing(self.engine) as connection:
+                made_at = repr(read_clock(connection))
                 connection.execute(insert(meta).values(name=_NAMESPACE, value=value))
+                connection.execute(insert(meta).values(name=_NAMESPACE_MADE_AT, value=made_at))
         except IntegrityError:  # another process was first: its namespace is the ledger's
-            return self._read_namespace() or value
+            return self._read_meta(_NAMESPACE) or value
         return value
 
 

@@ -202,10 +202,16 @@ class JobTransitions(LedgerBase):
             job, [JobState.STAGING, JobState.RUNNING], values, "halted", f"{code}: {reason}"
         )
 
-    def resume_job(self, job: Job, *, actor: str, reason: str) -> Job | None:
-        """``halted -> running``, or ``-> staging`` where the revision has no plan yet."""
+    def resume_job(
+        self, job: Job, *, actor: str, reason: str, deadline_at: float | None = None
+    ) -> Job | None:
+        """``halted -> running``, or ``-> staging`` where the revision has no plan yet.
+
+        ``deadline_at`` is the job's new bound; None leaves the one it has.
+        """
         state = JobState.STAGING if job.plan_id is None else JobState.RUNNING
-        values = {"state": state.value, "halt_code": None}
+        bound = job.deadline_at if deadline_at is None else deadline_at
+        values = {"state": state.value, "halt_code": None, "deadline_at": bound}
         return self._move_job(job, [JobState.HALTED], values, "resumed", reason, actor=actor)
 
     def settle_job(self, job: Job, counts: Mapping[str, int]) -> Job | None:
@@ -276,12 +282,12 @@ def _supersede_older(connection: Connection, job: Job) -> None:
 
 
 def _insert_batches(connection: Connection, job: Job, round_: int, plan: Plan) -> None:
-    rows = [_batch_values(job, round_, plan.plan_id, planned) for planned in plan.batches]
+    rows = [_batch_values(job, round_, plan, planned) for planned in plan.batches]
     if rows:
         connection.execute(insert(batch_table).values(created_at=clock(), updated_at=clock()), rows)
 
 
-def _batch_values(job: Job, round_: int, plan_id: str, planned: BatchPlan) -> dict[str, Any]:
+def _batch_values(job: Job, round_: int, plan: Plan, planned: BatchPlan) -> dict[str, Any]:
     return {
         "batch_id": batch_id(job.job_id, job.revision, round_, planned.seq),
         "job_id": job.job_id,
@@ -290,11 +296,11 @@ def _batch_values(job: Job, round_: int, plan_id: str, planned: BatchPlan) -> di
         "round": round_,
         "seq": planned.seq,
         "state": BatchState.PLANNED.value,
-        "conn_id": job.conn_id,
-        "provider": job.provider,
+        "conn_id": plan.conn_id or job.conn_id,
+        "provider": plan.provider or job.provider,
         "model": planned.model,
         "overrides": json_text(dict(planned.overrides)),
-        "plan_id": plan_id,
+        "plan_id": plan.plan_id,
         "path": planned.path,
         "requests": planned.requests,
         "bytes": planned.bytes,
