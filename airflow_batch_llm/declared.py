@@ -131,14 +131,51 @@ def is_reference(value: Any) -> bool:
 def names(value: str | Iterable[str], what: str) -> tuple[str, ...]:
     """Return one or several column names as a tuple.
 
-    :raises ConfigurationError: there is none, one is not a non-empty string, or one is there twice.
+    :raises ConfigurationError: there is none, one is not a non-empty string, one is there twice, or they
+        come without an order (a set has another one in every process).
     """
+    if not isinstance(value, (str, list, tuple)):
+        raise ConfigurationError(
+            f"{what} must be a column name or a list of column names, not a {type(value).__name__}"
+        )
     found = (value,) if isinstance(value, str) else tuple(value)
     if not found or not all(isinstance(name, str) and name for name in found):
         raise ConfigurationError(f"{what} must be one or more column names, not {value!r}")
     if len(set(found)) != len(found):
         raise ConfigurationError(f"{what} names a column twice: {list(found)}")
     return found
+
+
+def text_argument(value: Any, what: str) -> str:
+    """Return an argument of a DAG file that must be text.
+
+    :param what: how the error names the argument.
+    :raises ConfigurationError: it is not a non-empty string.
+    """
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{what} must be a string, not a {type(value).__name__}")
+    if not value.strip():
+        raise ConfigurationError(f"{what} is empty")
+    return value
+
+
+def conn_id_argument(value: Any, what: str) -> str:
+    """Return an argument of a DAG file that must be the id of a connection.
+
+    :raises ConfigurationError: it is not a non-empty string, or it is an address, which may hold a password.
+    """
+    if "://" in text_argument(value, what):
+        raise ConfigurationError(f"{what} must be the id of an Airflow connection, not an address")
+    return str(value)
+
+
+def path_argument(value: Any, what: str) -> str:
+    """Return an argument of a DAG file that must be a path, as text.
+
+    :raises ConfigurationError: it is neither a non-empty string nor a path.
+    """
+    is_path = hasattr(value, "__fspath__") or hasattr(value, "joinpath") or is_reference(value)
+    return text_argument(str(value) if is_path else value, what)
 
 
 def _has_template(value: Any) -> bool:

@@ -53,13 +53,17 @@ class RowPrompt(Declared):
         for name, value in (("text", text), ("path", path), ("system", system)):
             if value is not None and not isinstance(value, str):
                 raise PromptError(f"the prompt's {name} is a {type(value).__name__}, not a string")
+        if messages is not None and (not isinstance(messages, (list, tuple)) or not messages):
+            raise PromptError('the prompt\'s messages must be a list of {"role": …, "content": …}')
+        if vars is not None and not isinstance(vars, Mapping):
+            raise PromptError(f"the prompt's vars are a {type(vars).__name__}, not a mapping of names")
         self.text = text
         self.path = path
         self.system = system
         self.messages = None if messages is None else [_checked_message(m, i) for i, m in enumerate(messages)]
         self.vars = dict(vars or {})
         for name in self.vars:
-            if name == "row" or not name.isidentifier():
+            if not isinstance(name, str) or name == "row" or not name.isidentifier():
                 raise PromptError(f"{name!r} cannot be a name in prompt vars")
             plain_argument(self.vars[name], f"prompt vars[{name!r}]")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,17 +17,20 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_batch_llm.core.drafts import AnswerSchema
-from airflow_batch_llm.core.jsonl import dumps_canonical, has_nonfinite
+from airflow_batch_llm.core.drafts import AnswerMismatch, AnswerSchema
+from airflow_batch_llm.core.jsonl import dumps, dumps_canonical, has_nonfinite
 from airflow_batch_llm.exceptions import ConfigurationError, OutputSchemaError
 from airflow_batch_llm.import_paths import load_path, path_of
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ValidationError
 
 _NAME_ALIEN = re.compile(r"[^A-Za-z0-9_-]+")
 _MAX_NAME = 64
 _MAX_ERRORS = 5
+_MAX_WHERE = 200
+_KIND = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_NOT_JSON = "not_json"
 
 
 def answer_schema(value: Any) -> AnswerSchema | None:
@@ -88,25 +92,28 @@ class ModelSchema:
         return f"ModelSchema({path_of(self.model)!r})"
 
     def parse(self, text: str) -> Any:
-        """Return the answer as plain JSON types. :raises ValueError: it does not fit the model."""
+        """Return the answer as plain JSON types. :raises AnswerMismatch: it does not fit the model."""
         from pydantic import ValidationError
 
         try:
             plain = self.model.model_validate_json(text).model_dump(mode="json", by_alias=True)
         except ValidationError as e:
-            faults = e.errors(include_url=False, include_context=False, include_input=False)
-            raise ValueError(self._tell((fault["loc"], fault["type"]) for fault in faults)) from None
+            raise self._mismatch(e) from None
         except UnicodeEncodeError:
-            raise ValueError("the answer holds half a surrogate pair") from None
+            raise AnswerMismatch("$: half_surrogate", _NOT_JSON) from None
         except Exception as e:
             # A validator of the user's own may raise anything, and its message may quote the answer.
-            raise ValueError(f"a validator failed with {type(e).__name__}") from None
+            raise AnswerMismatch(f"$: validator failed with {type(e).__name__}"[:_MAX_WHERE]) from None
         if has_nonfinite(plain):
-            raise ValueError("the answer holds a number that is not finite")
+            raise AnswerMismatch("$: finite_number")
         return plain
 
-    def _tell(self, faults: Iterable[tuple[Iterable[Any], str]]) -> str:
-        return _tell(self._known, faults)
+    def _mismatch(self, error: ValidationError) -> AnswerMismatch:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        # At the top it is the whole text; further down, a field that holds JSON as text.
+        if any(fault["type"] == "json_invalid" and not fault["loc"] for fault in faults):
+            return AnswerMismatch("$: json_invalid", _NOT_JSON)
+        return AnswerMismatch(_where(self._known, ((f["loc"], _fault_kind(f["type"])) for f in faults)))
 
 
 class JsonSchema:
@@ -134,17 +141,15 @@ class JsonSchema:
         return f"JsonSchema({self.name!r}, {self.fingerprint[:12]})"
 
     def parse(self, text: str) -> Any:
-        """Return the answer as plain JSON types. :raises ValueError: it does not fit the schema."""
+        """Return the answer as plain JSON types. :raises AnswerMismatch: it does not fit the schema."""
         try:
             answer = msgspec.json.decode(text)
         except (ValueError, RecursionError):
-            raise ValueError("the answer is not JSON") from None
-        faults = [
-            (tuple(error.absolute_path), str(error.validator))
-            for error, _ in zip(self._validator.iter_errors(answer), range(_MAX_ERRORS), strict=False)
-        ]
+            raise AnswerMismatch("$: json_invalid", _NOT_JSON) from None
+        errors = itertools.islice(self._validator.iter_errors(answer), _MAX_ERRORS)
+        faults = [fault for error in errors for fault in _faults_of(error)]
         if faults:
-            raise ValueError(_tell(self._known, faults))
+            raise AnswerMismatch(_where(self._known, faults))
         return answer
 
 
@@ -250,14 +255,37 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(part)
 
 
-def _tell(known: frozenset[str], faults: Iterable[tuple[Iterable[Any], str]]) -> str:
-    """Name where an answer is wrong and how.
+def _faults_of(error: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yield path and keyword of a JSON schema's error; of missing properties, the path of each."""
+    path, keyword = tuple(error.absolute_path), str(error.validator)
+    if keyword == "required" and isinstance(error.validator_value, list):
+        for name in error.validator_value:
+            if name not in error.instance:
+                yield (*path, name), keyword
+    else:
+        yield path, keyword
+
+
+def _where(known: frozenset[str], faults: Iterable[tuple[Iterable[Any], str]]) -> str:
+    """Name where an answer is wrong and how: ``$.labels[*].stars: maximum``, at most 200 characters.
 
     A key the schema does not name was made up by the model: it is answer content, so it shows as ``*``.
     """
-    told = []
-    for path, kind in faults:
-        parts = ["*" if isinstance(part, str) and part not in known else str(part) for part in path]
-        told.append(f"{'.'.join(parts) or 'answer'}: {kind}")
-    shown = "; ".join(told[:_MAX_ERRORS])
-    return shown if len(told) <= _MAX_ERRORS else f"{shown}; and {len(told) - _MAX_ERRORS} more"
+    told = dict.fromkeys(f"${''.join(_step(known, part) for part in path)}: {kind}" for path, kind in faults)
+    shown = "; ".join(itertools.islice(told, _MAX_ERRORS))
+    if len(told) > _MAX_ERRORS:
+        shown += f"; and {len(told) - _MAX_ERRORS} more"
+    return shown if len(shown) <= _MAX_WHERE else f"{shown[: _MAX_WHERE - 1]}…"
+
+
+def _step(known: frozenset[str], part: Any) -> str:
+    if not isinstance(part, str):
+        return "[*]"
+    if part not in known:
+        return ".*"
+    return f".{part}" if part.isidentifier() else f"[{dumps(part).decode()}]"
+
+
+def _fault_kind(kind: str) -> str:
+    """Pass pydantic's own kinds on; a validator of the user's own may put anything there."""
+    return kind if _KIND.fullmatch(kind) else "custom_error"

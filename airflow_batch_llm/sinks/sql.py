@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_batch_llm.core.drafts import Answer, AnswerSchema, LandingInfo
-from airflow_batch_llm.declared import Context, Declared, Renderer, names
+from airflow_batch_llm.declared import Context, Declared, Renderer, conn_id_argument, names, text_argument
 from airflow_batch_llm.exceptions import ConfigurationError, SinkError
 from airflow_batch_llm.sinks.columns import BOOKKEEPING, LANDED_AT, Layout, key_kinds, layout
 from airflow_batch_llm.sinks.tables import SUPPORTED, Table, TableFacts
@@ -58,15 +58,10 @@ class SqlSink(Declared):
     ) -> None:
         if mode != "upsert":
             raise ConfigurationError(f"sink mode {mode!r} is not known; there is 'upsert'")
-        self.conn_id = conn_id
-        self.table = table
-        self.key = dict(key) if isinstance(key, Mapping) else {name: name for name in names(key, "key")}
-        names(tuple(self.key.values()), "key")
-        self.columns: Mapping[str, str] | None = None
-        if isinstance(columns, Mapping):
-            self.columns = dict(columns)
-        elif columns is not None:
-            self.columns = {name: name for name in names(columns, "columns")}
+        self.conn_id = conn_id_argument(conn_id, "SqlSink's conn_id")
+        self.table = text_argument(table, "SqlSink's table")
+        self.key = _renamed(key, "SqlSink's key")
+        self.columns = None if columns is None else _renamed(columns, "SqlSink's columns")
         self.create = create
         self.mode = mode
 
@@ -292,6 +287,16 @@ class _Landing:
         with tuple_cursor(self._connection) as cursor:
             cursor.execute(statement, tuple(itertools.chain.from_iterable(rows)))
             return int(cursor.rowcount)
+
+
+def _renamed(value: Any, what: str) -> dict[str, str]:
+    """Return names, or a mapping of names to names, as a mapping.
+
+    :raises ConfigurationError: it is neither.
+    """
+    if not isinstance(value, Mapping):
+        return {name: name for name in names(value, what)}
+    return dict(zip(names(tuple(value), what), names(tuple(value.values()), what), strict=True))
 
 
 def _check_key(key: Mapping[str, str], source_key: Iterable[str]) -> None:

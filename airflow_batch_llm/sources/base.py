@@ -36,6 +36,11 @@ class ResolvedSource(Protocol):
     def native(self) -> bool: ...
     @property
     def endpoint(self) -> str | None: ...
+    @property
+    def id_origin(self) -> str:
+        """Say what the ids are made of and what a draft's ``line`` counts, for errors about ids."""
+        ...
+
     def drafts(self, prompt: CompiledPrompt | None) -> Iterator[Draft]:
         """Yield the rows as drafts, streaming.
 
@@ -69,6 +74,13 @@ class RowReader:
         self._key = KeyColumns(key)
         self._what = what
         self._place = place
+
+    @property
+    def id_origin(self) -> str:
+        """Say what the ids are made of and what a draft's ``line`` counts, for errors about ids."""
+        columns = self._key.columns
+        named = f"column{'s' if len(columns) > 1 else ''} {', '.join(map(repr, columns))}"
+        return f"ids are the key {named} of {self._what}, counted by {self._place}"
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield every row with its place, from 1."""

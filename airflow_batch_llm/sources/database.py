@@ -125,6 +125,15 @@ def quote(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
+_COMMENT = r"--.*\n|/\*(?:[^*]|\*(?!/))*\*/"
+_STATEMENT = re.compile(rf"(?:\s|\(|{_COMMENT})*(?:select|with|values|table|show|call|exec)\s", re.IGNORECASE)
+
+
+def is_statement(text: str) -> bool:
+    """Say whether a text begins as a query does."""
+    return _STATEMENT.match(text) is not None
+
+
 _TABLE_PART = re.compile(r'"((?:[^"]|"")+)"|([^."]+)')
 
 

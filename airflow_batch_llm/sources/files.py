@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from airflow_batch_llm.core.jsonl import iter_lines, loads_lenient, read_chunks
-from airflow_batch_llm.declared import Context, Renderer, names
+from airflow_batch_llm.declared import Context, Renderer, conn_id_argument, names, path_argument
 from airflow_batch_llm.exceptions import SourceError
 from airflow_batch_llm.sources.base import (
     MAX_DEPTH,
@@ -49,10 +49,10 @@ class FileSource(Source):
     ) -> None:
         if format not in (None, "jsonl", "csv"):
             raise SourceError(f"file format {format!r} is not known; there are 'jsonl' and 'csv'")
-        self.path = str(path)
+        self.path = path_argument(path, "FileSource's path")
         self.format = format
         self.key = names(key, "key")
-        self.conn_id = conn_id
+        self.conn_id = None if conn_id is None else conn_id_argument(conn_id, "FileSource's conn_id")
 
     def serialize(self) -> dict[str, Any]:
         """Return the arguments as given."""
@@ -72,14 +72,18 @@ class FileSource(Source):
 
 def file_reader(path: str, format: str | None, key: Sequence[str], conn_id: str | None) -> RowReader:
     """Return the reader for a file. :raises SourceError: its format is neither given nor known by suffix."""
-    if format is None:
-        plain = path.removesuffix(".gz")
-        format = next((name for suffix, name in _FORMATS.items() if plain.endswith(suffix)), None)
+    format = format or format_of(path)
     if format == "jsonl":
         return JsonLinesReader(path, key, conn_id)
     if format == "csv":
         return CsvReader(path, key, conn_id)
     raise SourceError(f"cannot tell the format of {path} from its name; give format='jsonl' or 'csv'")
+
+
+def format_of(path: str) -> str | None:
+    """Return the format that a file's suffix tells, None where it tells none."""
+    plain = path.removesuffix(".gz")
+    return next((name for suffix, name in _FORMATS.items() if plain.endswith(suffix)), None)
 
 
 class JsonLinesReader(RowReader):

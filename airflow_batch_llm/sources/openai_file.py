@@ -8,7 +8,7 @@ from typing import Any
 from airflow_batch_llm.core.drafts import Draft
 from airflow_batch_llm.core.jsonl import has_nonfinite
 from airflow_batch_llm.core.verdicts import Verdict
-from airflow_batch_llm.declared import Context, Renderer
+from airflow_batch_llm.declared import Context, Renderer, conn_id_argument, path_argument
 from airflow_batch_llm.exceptions import SourceError
 from airflow_batch_llm.prompts import CompiledPrompt
 from airflow_batch_llm.sources.base import MAX_FAULTS, Source, has_half_surrogate, listed
@@ -28,8 +28,8 @@ class OpenAIBatchFile(Source):
     key = ("custom_id",)
 
     def __init__(self, path: str, *, conn_id: str | None = None) -> None:
-        self.path = str(path)
-        self.conn_id = conn_id
+        self.path = path_argument(path, "OpenAIBatchFile's path")
+        self.conn_id = None if conn_id is None else conn_id_argument(conn_id, "OpenAIBatchFile's conn_id")
 
     def serialize(self) -> dict[str, Any]:
         """Return the arguments as given."""
@@ -48,6 +48,11 @@ class OpenAIBatchReader:
     def __init__(self, path: str, conn_id: str | None) -> None:
         self._path, self._conn_id = path, conn_id
         self._endpoint: str | None = None
+
+    @property
+    def id_origin(self) -> str:
+        """Say what the ids are, for errors about ids."""
+        return f"ids are the custom_id of {self._path}, counted by line"
 
     @property
     def endpoint(self) -> str | None:

@@ -10,7 +10,8 @@ from airflow_batch_llm.core.jsonl import dumps
 from airflow_batch_llm.declared import Context, Renderer, is_reference, names, plain_argument
 from airflow_batch_llm.exceptions import ConfigurationError, SourceError
 from airflow_batch_llm.sources.base import ResolvedSource, RowReader, Source, storable_row
-from airflow_batch_llm.sources.files import file_reader
+from airflow_batch_llm.sources.database import is_statement
+from airflow_batch_llm.sources.files import file_reader, format_of
 
 #: Largest list of rows, in bytes of JSON, that may travel through Airflow.
 MAX_ROWS_BYTES = 48 * 1024
@@ -27,6 +28,7 @@ class RowsSource(Source):
         templated.
     :param key: the columns that name a row.
     :raises SourceError: the list is too large, or something else than rows.
+    :raises ConfigurationError: a query is given in the place of rows.
     """
 
     def __init__(self, rows: Any, *, key: str | Sequence[str]) -> None:
@@ -35,7 +37,9 @@ class RowsSource(Source):
         if not is_reference(rows) and not isinstance(rows, (str, Mapping)):
             self.rows = _checked_rows(rows, "the rows in the DAG file")
         elif isinstance(rows, Mapping):
-            self.rows = dict(rows)
+            self.rows = _checked_reference(rows)
+        elif isinstance(rows, str):
+            _refuse_statement(rows)
 
     def serialize(self) -> dict[str, Any]:
         """Return the reference, or the number and digest of rows: rows are not for Airflow's tables."""
@@ -67,12 +71,10 @@ class RowsSource(Source):
 
     def _file(self, reference: str | Mapping[str, Any]) -> ResolvedSource:
         if isinstance(reference, str):
+            _refuse_statement(reference)
             reference = {"path": reference}
-        alien = sorted(set(reference) - _REFERENCE_FIELDS)
-        path = reference.get("path")
-        if alien or not isinstance(path, str) or not path:
-            raise SourceError("a reference to rows is a path or has the fields path, format and conn_id")
-        return file_reader(path, reference.get("format"), self.key, reference.get("conn_id"))
+        reference = _checked_reference(reference)
+        return file_reader(reference["path"], reference.get("format"), self.key, reference.get("conn_id"))
 
 
 class ListReader(RowReader):
@@ -90,13 +92,38 @@ class ListReader(RowReader):
 def as_source(value: Any, key: str | Sequence[str] | None = None) -> Source:
     """Return a source as it is, and make one of rows, of a task's result or of a reference.
 
-    :raises ConfigurationError: rows come without ``key``.
+    :raises ConfigurationError: rows come without ``key``, or a query is given in their place.
+    :raises SourceError: it is nothing that rows can come from.
     """
     if isinstance(value, Source):
         return value
+    if isinstance(value, str):
+        _refuse_statement(value)
+    elif isinstance(value, Mapping):
+        _checked_reference(value)
     if key is None:
         raise ConfigurationError("rows need a key: name the columns that make a row unique")
     return RowsSource(value, key=key)
+
+
+def _refuse_statement(text: str) -> None:
+    """:raises ConfigurationError: the text is a query or the name of a file with one, not a path to rows."""
+    if text.strip().lower().endswith(".sql") or (is_statement(text) and format_of(text) is None):
+        raise ConfigurationError(
+            "the source is a query; give SqlSource(conn_id, sql, key=...). A string as source is the path of "
+            "a file with rows"
+        )
+
+
+def _checked_reference(value: Mapping[str, Any]) -> dict[str, Any]:
+    """:raises SourceError: a dict is given that is no reference to a file."""
+    path = value.get("path")
+    if set(value) - _REFERENCE_FIELDS or not (isinstance(path, str) or is_reference(path)) or path == "":
+        raise SourceError(
+            "the source is a dict; rows are a list of dicts, also where there is only one, and a reference "
+            "to a file is a path or a dict with the fields path, format and conn_id"
+        )
+    return dict(value)
 
 
 def _checked_rows(value: Any, what: str) -> list[dict[str, Any]]:
@@ -108,7 +135,7 @@ def _checked_rows(value: Any, what: str) -> list[dict[str, Any]]:
     for item in value:
         for row in item if isinstance(item, (list, tuple)) else (item,):
             if not isinstance(row, Mapping):
-                raise SourceError(f"{what}: row {len(rows) + 1} is a {type(row).__name__}, not a dict")
+                raise SourceError(f"{what}: {_no_dict(len(rows) + 1, item, row)}")
             rows.append(dict(row))
             size += len(dumps(storable_row(row))) + 1
             if size > MAX_ROWS_BYTES:
@@ -117,3 +144,12 @@ def _checked_rows(value: Any, what: str) -> list[dict[str, Any]]:
                     "file or a table, and hand over its path or use SqlSource"
                 )
     return rows
+
+
+def _no_dict(place: int, item: Any, row: Any) -> str:
+    if row is item:
+        return f"row {place} is a {type(row).__name__}, not a dict; give a list of dicts, one a row"
+    return (
+        f"row {place} is in a list of {type(row).__name__}, not of dicts. Give a list of dicts, one a row: "
+        "the tuples of a cursor need their column names (or use SqlSource)"
+    )

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_batch_llm.declared import Context, Renderer, names, plain_argument
+from airflow_batch_llm.declared import (
+    Context,
+    Renderer,
+    conn_id_argument,
+    names,
+    plain_argument,
+    text_argument,
+)
 from airflow_batch_llm.exceptions import ConfigurationError, SourceError
 from airflow_batch_llm.sources.base import RowReader, Source
-from airflow_batch_llm.sources.database import Database, driver_of, tuple_cursor
+from airflow_batch_llm.sources.database import Database, driver_of, is_statement, tuple_cursor
 
 
 class SqlSource(Source):
@@ -31,13 +38,15 @@ class SqlSource(Source):
         key: str | Sequence[str],
         chunk_size: int = 5000,
     ) -> None:
-        if chunk_size < 1:
-            raise ConfigurationError(f"chunk_size must be at least 1, not {chunk_size}")
-        if isinstance(parameters, str):
-            raise ConfigurationError("parameters must be a mapping or a list, not a string")
+        if not isinstance(chunk_size, int) or isinstance(chunk_size, bool) or chunk_size < 1:
+            raise ConfigurationError(f"chunk_size must be a whole number of at least 1, not {chunk_size!r}")
+        if parameters is not None and not isinstance(parameters, (Mapping, list, tuple)):
+            raise ConfigurationError(
+                f"parameters must be a mapping or a list, not a {type(parameters).__name__}"
+            )
         plain_argument(parameters, "parameters")
-        self.conn_id = conn_id
-        self.sql = sql
+        self.conn_id = conn_id_argument(conn_id, "SqlSource's conn_id")
+        self.sql = _statement(text_argument(sql, "SqlSource's sql"))
         self.parameters = parameters
         self.key = names(key, "key")
         self.chunk_size = chunk_size
@@ -66,11 +75,21 @@ class SqlSource(Source):
             parameters = [render(value) for value in parameters]
         return SqlReader(
             render.text(self.conn_id, "the source's conn_id"),
-            render.text(self.sql, "the source's sql"),
+            _statement(render.text(self.sql, "the source's sql")),
             parameters or None,
             self.key,
             self.chunk_size,
         )
+
+
+def _statement(sql: str) -> str:
+    """:raises ConfigurationError: it is the name of a file."""
+    if sql.strip().lower().endswith(".sql") and not is_statement(sql):
+        raise ConfigurationError(
+            f"SqlSource takes the statement itself, not a file ({sql.strip()}); "
+            "read the file in the DAG: sql=Path(...).read_text()"
+        )
+    return sql
 
 
 class SqlReader(RowReader):

@@ -343,7 +343,7 @@ def test_a_right_that_is_missing_is_named(
 
 
 def test_a_database_that_does_not_answer_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "u", "password": "hidden-word"}
+    fields = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": "hidden-word"}
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(fields))
 
     for use in (lambda sink: sink.check(), lambda sink: sink.land([_answer(1)], INFO)):

@@ -154,7 +154,7 @@ def test_a_database_that_does_not_answer_is_tried_again(
     from airflow.providers.postgres.hooks import postgres
 
     monkeypatch.setattr(postgres, "USE_PSYCOPG3", psycopg3)
-    fields = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "u", "password": "hidden-word"}
+    fields = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": "hidden-word"}
     monkeypatch.setenv("AIRFLOW_CONN_GONE", json.dumps(fields))
 
     with pytest.raises(DatabaseUnavailable, match="connection 'gone' cannot be reached .OperationalError"):

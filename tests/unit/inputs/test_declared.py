@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,7 +110,30 @@ def test_a_template_that_renders_to_nothing_is_named() -> None:
         lambda: SqlSource("db", "SELECT 1", {"a": object()}, key="id"),
         lambda: SqlSource("db", "SELECT 1", "a", key="id"),
         lambda: SqlSource("db", "SELECT 1", key="id", chunk_size=0),
+        lambda: SqlSource("db", "SELECT 1", key="id", chunk_size="10"),
+        lambda: SqlSource("db", "SELECT 1", 5, key="id"),
         lambda: SqlSource("db", "SELECT 1", key=[]),
+        lambda: SqlSource("db", "SELECT 1", key=None),
+        lambda: SqlSource("db", "SELECT 1", key=[1]),
+        lambda: SqlSource("db", "SELECT 1", key={"id", "lang"}),
+        lambda: SqlSource("db", ["SELECT 1"], key="id"),
+        lambda: SqlSource("db", "  ", key="id"),
+        lambda: SqlSource(None, "SELECT 1", key="id"),
+        lambda: FileSource(None, key="id"),
+        lambda: FileSource("", key="id"),
+        lambda: FileSource("a.csv", key=7),
+        lambda: FileSource("a.csv", key="id", conn_id=5),
+        lambda: OpenAIBatchFile(5),
+        lambda: RowsSource([{"id": 1}], key=""),
+        lambda: SqlSink(None, "t", key="id"),
+        lambda: SqlSink("db", ["t"], key="id"),
+        lambda: SqlSink("db", "t", key={}),
+        lambda: SqlSink("db", "t", key=5),
+        lambda: SqlSink("db", "t", key={1: "id"}),
+        lambda: SqlSink("db", "t", key="id", columns=5),
+        lambda: SqlSink("db", "t", key="id", columns={}),
+        lambda: SqlSink("db", "t", key="id", columns={"label": 1}),
+        lambda: SqlSink("db", "t", key="id", mode=None),
         lambda: SqlSink("db", "t", key="id", mode="append"),
         lambda: SqlSink("db", "t", key={"a": "x", "b": "x"}),
     ],
@@ -117,6 +141,34 @@ def test_a_template_that_renders_to_nothing_is_named() -> None:
 def test_arguments_that_make_no_sense_are_refused_in_the_dag_file(make: Any) -> None:
     with pytest.raises(ConfigurationError):
         make()
+
+
+def test_an_address_in_the_place_of_a_connection_id_is_not_shown() -> None:
+    for make in (
+        lambda: SqlSource("postgres://user:hidden-word@host/db", "SELECT 1", key="id"),
+        lambda: SqlSink("postgres://user:hidden-word@host/db", "t", key="id"),
+    ):
+        with pytest.raises(
+            ConfigurationError, match="conn_id must be the id of an Airflow connection"
+        ) as caught:
+            make()
+        assert "hidden-word" not in str(caught.value)
+
+
+def test_a_file_with_a_statement_is_refused_in_the_dag_file_and_after_rendering() -> None:
+    message = "takes the statement itself, not a file .*read_text"
+
+    with pytest.raises(ConfigurationError, match=message):
+        SqlSource("db", "sql/tickets.sql", key="id")
+    rendered = SqlSource("db", "{{ params.sql }}", key="id")
+    with pytest.raises(ConfigurationError, match=message):
+        rendered.resolve({"render": lambda value: value.replace("{{ params.sql }}", "tickets.sql")})
+    SqlSource("db", "SELECT * FROM mart.sql", key="id")
+
+
+def test_a_path_may_be_a_path_object() -> None:
+    assert FileSource(Path("rows.csv"), key="id") == FileSource("rows.csv", key="id")
+    assert OpenAIBatchFile(Path("rows.jsonl")) == OpenAIBatchFile("rows.jsonl")
 
 
 def test_an_import_path_leads_to_the_object_and_back() -> None:

@@ -154,6 +154,15 @@ def test_text_that_utf8_cannot_encode_is_the_rows_fault() -> None:
         {"messages": ["a"]},
         {"messages": [{"role": "user", "content": "a"}], "system": "b"},
         {"text": "a", "vars": {"row": 1}},
+        {"text": "a", "vars": {1: "b"}},
+        {"text": "a", "vars": ["b"]},
+        {"text": 5},
+        {"text": ["a"]},
+        {"text": "a", "system": 5},
+        {"path": 5},
+        {"messages": []},
+        {"messages": {"role": "user", "content": "a"}},
+        {"messages": 5},
     ],
 )
 def test_a_prompt_that_makes_no_sense_is_refused_at_once(arguments: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_batch_llm.exceptions import ConfigurationError, SourceError
 from airflow_batch_llm.prompts import RowPrompt
-from airflow_batch_llm.sources import FileSource, RowsSource, as_source
+from airflow_batch_llm.sources import FileSource, OpenAIBatchFile, RowsSource, SqlSource, as_source
 
 PROMPT = RowPrompt("{{ row.body }}").resolve({})
 
@@ -83,3 +83,62 @@ def test_plain_rows_become_a_source_and_sources_stay_what_they_are() -> None:
     assert as_source([{"id": 1}], key="id") == RowsSource([{"id": 1}], key=["id"])
     with pytest.raises(ConfigurationError, match="need a key"):
         as_source([{"id": 1}])
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT 1",
+        "  select\n* from tickets",
+        "-- all\n/* of */ (WITH t AS (SELECT 1) SELECT * FROM t)",
+        "sql/tickets.sql",
+    ],
+)
+def test_a_query_in_the_place_of_a_source_is_told_where_it_goes(statement: str) -> None:
+    for give in (
+        lambda: as_source(statement),
+        lambda: as_source(statement, key="id"),
+        lambda: RowsSource(statement, key="id"),
+        lambda: _ids(Reference(statement)),
+    ):
+        with pytest.raises(ConfigurationError, match=r"give SqlSource\(conn_id, sql, key=...\)"):
+            give()
+
+
+def test_a_path_that_begins_as_a_query_does_is_a_path() -> None:
+    assert as_source("select these.jsonl", key="id") == RowsSource("select these.jsonl", key="id")
+
+
+@pytest.mark.parametrize("row", [{"id": 1, "body": "a"}, {"path": "rows.jsonl", "id": 1}, {"path": None}])
+def test_one_dict_in_the_place_of_rows_is_told_what_to_give(row: dict[str, Any]) -> None:
+    for give in (lambda: as_source(row), lambda: as_source(row, key="id"), lambda: _ids(Reference(row))):
+        with pytest.raises(SourceError, match="rows are a list of dicts"):
+            give()
+
+
+def test_a_path_that_another_task_gives_may_stand_in_a_dict(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": "x", "body": "a"}\n')
+    source = RowsSource({"path": Reference(str(path))}, key="id")
+
+    rendered = source.resolve({"render": lambda value: {"path": value["path"].resolve({})}})
+
+    assert [draft.custom_id for draft in rendered.drafts(PROMPT)] == ["x"]
+
+
+@pytest.mark.parametrize("rows", [[[1, "a"], [2, "b"]], [(1, "a")]])
+def test_tuples_of_a_cursor_are_told_to_need_their_names(rows: Any) -> None:
+    with pytest.raises(SourceError, match="row 1 is in a list of int, not of dicts.*SqlSource"):
+        _ids(Reference(rows))
+
+
+def test_a_source_tells_what_its_ids_are_made_of() -> None:
+    query = SqlSource("warehouse", "SELECT 1", key=["id", "lang"]).resolve({})
+    file = FileSource("rows.csv", key="id").resolve({})
+    ready = OpenAIBatchFile("requests.jsonl").resolve({})
+
+    assert (
+        query.id_origin == "ids are the key columns 'id', 'lang' of the query on 'warehouse', counted by row"
+    )
+    assert file.id_origin == "ids are the key column 'id' of rows.csv, counted by line"
+    assert ready.id_origin == "ids are the custom_id of requests.jsonl, counted by line"

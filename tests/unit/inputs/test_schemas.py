@@ -7,8 +7,12 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, computed_field, field_validator
+from pydantic_core import PydanticCustomError
 
-from airflow_batch_llm.core.drafts import AnswerSchema
+from airflow_batch_llm.core.drafts import AnswerMismatch, AnswerSchema
+from airflow_batch_llm.core.judge import Judge
+from airflow_batch_llm.core.model import Row
+from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import OutputSchemaError
 from airflow_batch_llm.schemas import answer_schema, schema_path
 
@@ -101,13 +105,96 @@ def test_what_does_not_fit_is_refused_without_quoting_it(value: Any, text: str) 
 
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
+    assert isinstance(caught.value, AnswerMismatch)
+    assert 3 < len(caught.value.where) <= 200
 
 
-def test_an_error_names_field_and_kind() -> None:
-    with pytest.raises(ValueError, match="label: literal_error"):
-        _schema(Label).parse('{"label": "x"}')
-    with pytest.raises(ValueError, match="label: enum"):
-        _schema(SCHEMA).parse('{"label": "x"}')
+def _mismatch(value: Any, text: str) -> tuple[str, str]:
+    with pytest.raises(AnswerMismatch) as caught:
+        _schema(value).parse(text)
+    return caught.value.code, caught.value.where
+
+
+@pytest.mark.parametrize("value", [Label, SCHEMA], ids=["model", "schema"])
+@pytest.mark.parametrize("text", ["", "secret", '{"label": "bug"} more', "[" * 100_000])
+def test_text_that_is_no_json_is_told_apart(value: Any, text: str) -> None:
+    assert _mismatch(value, text) == ("not_json", "$: json_invalid")
+
+
+class Deep(BaseModel):
+    items: list[Label]
+    odd: int = Field(alias="odd name")
+
+
+DEEP: dict[str, Any] = {
+    "type": "object",
+    "properties": {"items": {"type": "array", "items": SCHEMA}, "odd name": {"type": "integer"}},
+    "required": ["items", "odd name"],
+    "$defs": SCHEMA["$defs"],
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "where"),
+    [
+        (Label, '{"label": "x"}', "$.label: literal_error"),
+        (SCHEMA, '{"label": "x"}', "$.label: enum"),
+        (Label, "{}", "$.label: missing"),
+        (SCHEMA, "{}", "$.label: required"),
+        (Label, "[]", "$: model_type"),
+        (SCHEMA, "[]", "$: type"),
+        (Label, '{"label": "bug", "tags": {"secret": "x"}}', "$.tags.*: int_parsing"),
+        (SCHEMA, '{"label": "bug", "secret": 1}', "$: additionalProperties"),
+        (
+            Deep,
+            '{"items": [{}, {}], "odd name": ""}',
+            '$.items[*].label: missing; $["odd name"]: int_parsing',
+        ),
+        (DEEP, '{"items": [{}, {}]}', '$["odd name"]: required; $.items[*].label: required'),
+    ],
+)
+def test_an_error_names_fields_and_kinds_and_no_content(value: Any, text: str, where: str) -> None:
+    code, found = _mismatch(value, text)
+
+    assert code == "schema_mismatch"
+    assert sorted(found.split("; ")) == sorted(where.split("; "))
+
+
+def test_the_judge_passes_on_what_is_wrong_and_where() -> None:
+    judge = Judge(_schema(Label))
+
+    def judged(text: str | None) -> tuple[Verdict, str, str]:
+        return judge.check(Row("w", Verdict.OK, text=text))
+
+    assert judged('{"label": "bug"}')[0] is Verdict.OK
+    assert judged('{"label": "x"}') == (Verdict.INVALID_OUTPUT, "schema_mismatch", "$.label: literal_error")
+    assert judged("x") == (Verdict.INVALID_OUTPUT, "not_json", "$: json_invalid")
+    assert judged(None)[:2] == (Verdict.INVALID_OUTPUT, "no_text")
+    said = Row("w", Verdict.SERVER_ERROR, "server_error", "the provider's text")
+    assert judge.check(said) == (Verdict.SERVER_ERROR, "server_error", "the provider's text")
+
+
+def test_where_an_answer_is_wrong_is_told_shortly() -> None:
+    names = [f"a_rather_long_name_{number}" for number in range(20)]
+    properties = {name: {"type": "integer"} for name in names}
+    schema = {"type": "object", "properties": properties, "required": names}
+
+    _, where = _mismatch(schema, "{}")
+
+    assert len(where) <= 200 and where.startswith("$.a_rather_long_name_0: required; ")
+
+
+class Custom(BaseModel):
+    label: str
+
+    @field_validator("label")
+    @classmethod
+    def refuse(cls, value: str) -> str:
+        raise PydanticCustomError(f"no {value}", "never")  # type: ignore[type-var]
+
+
+def test_a_kind_of_fault_that_a_validator_makes_up_is_not_told() -> None:
+    assert _mismatch(Custom, '{"label": "secret"}') == ("schema_mismatch", "$.label: custom_error")
 
 
 @pytest.mark.parametrize("label", ["secret", "explode"])
