@@ -25,7 +25,6 @@ from airflow_batch_llm.exceptions import (
     AuthError,
     BatchLLMError,
     ConfigurationError,
-    JobHalted,
     OutputSchemaError,
     ProviderError,
     RateLimited,
@@ -369,15 +368,6 @@ def raise_for_airflow(error: BatchLLMError) -> NoReturn:
     if error.deterministic:
         raise AirflowFailException(str(error)) from error
     raise AirflowException(str(error)) from error
-
-
-def refuse_if_halted(job: Job) -> None:
-    """Fail the task that decides about the run. :raises JobHalted: the job waits for a person."""
-    if job.halt_code:
-        raise JobHalted(
-            f"job {job.job_id} is halted ({job.halt_code}). What was paid is published, the rest is "
-            "pending: mend the cause, then clear the tasks of the job"
-        )
 
 
 def summary(job: Job) -> dict[str, Any]:

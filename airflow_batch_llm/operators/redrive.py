@@ -9,7 +9,8 @@ from airflow_batch_llm.core.model import Job, JobKey
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.settle import tally
 from airflow_batch_llm.core.spec import Progress, Until
-from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, refuse_if_halted, summary
+from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, summary
+from airflow_batch_llm.operators.halted import refuse_halted
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -87,7 +88,7 @@ class BatchLLMRedriveOperator(BatchLLMJobOperator):
 
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
         """Return the counts; letters that stay open are no failure of this task, a halted job is."""
-        refuse_if_halted(job)
+        refuse_halted(session.ledger, job)
         codes = tally(session.tools, job)
         self.log.info(
             "job %s: %d answered, %d dead letters open%s",
