@@ -153,6 +153,7 @@ class _Staging:
             f"{self._counts['bad_ids']} bad custom_ids, nothing was sent: "
             + "; ".join(sorted(self._complaints, key=lambda text: int(text.split()[1].rstrip(":"))))
             + (f"; and {more} more" if more else "")
+            + (f" ({self._order.id_origin})" if self._order.id_origin else "")
         )
 
     def _take(

@@ -170,6 +170,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
             mark=mark,
             # Once a try has waited, its job must be in the ledger: one that is not was lost, not new.
             first_try=ti.try_number <= 1 and self._woken_by is None,
+            id_origin=source.id_origin,
             owner=self.task_id,
             known_tasks=self._known_tasks(),
             rerun=Rerun(self.rerun),
