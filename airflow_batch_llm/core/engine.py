@@ -19,12 +19,11 @@ from airflow_batch_llm.core.model import (
     BatchState,
     Job,
     JobState,
-    LetterState,
     RequestTemplate,
 )
 from airflow_batch_llm.core.observe import batch_bound, observe_batch
 from airflow_batch_llm.core.reconcile import ended_without_running, reconcile_batch
-from airflow_batch_llm.core.rounds import answered_letters, plan_next_round, redrive
+from airflow_batch_llm.core.rounds import plan_next_round, redrive
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Progress, Rerun, StageOrder, Until
 from airflow_batch_llm.core.stage import stage
@@ -323,29 +322,27 @@ class Engine:
                 raise InputError(f"job {job.job_id} is still {job.state}: re-drive it when it has settled")
             self._take_up(job, mark, actor=actor, reason=reason, job_timeout=job_timeout)
             return 0
-        letters = [
-            letter
-            for letter in self.tools.ledger.dead_letters(job.job_id, states=[LetterState.OPEN])
-            if letter.request_path
-            and (not codes or letter.code in codes)
-            and (letter.exhausted or not only_exhausted)
-        ]
-        answered = answered_letters(self.tools, job, letters)
-        letters = [letter for letter in letters if letter.wire_id not in answered]
-        seen = {f"redrive:{mark}": job.round + 1}
-        if not letters:
-            self.tools.ledger.mark_seen(job, {f"redrive:{mark}": job.round})
-            return 0
-        template = self.tools.template(job)
-        deadline = self.tools.ledger.now() + job_timeout if job_timeout is not None else None
-        pinned = redrive(
-            self.tools, job, template, letters, actor=actor, reason=reason, seen=seen, deadline_at=deadline
+        key = f"redrive:{mark}"
+        chosen = frozenset(codes)
+        planned, pinned = redrive(
+            self.tools,
+            job,
+            self.tools.template(job),
+            wanted=lambda letter: (
+                (not chosen or letter.code in chosen) and (letter.exhausted or not only_exhausted)
+            ),
+            actor=actor,
+            reason=reason,
+            seen={key: job.round + 1},
+            deadline_at=self.tools.ledger.now() + job_timeout if job_timeout is not None else None,
         )
-        if pinned is None or pinned.seen.get(f"redrive:{mark}") is None:
+        if not planned:
+            self.tools.ledger.mark_seen(job, {key: job.round})
+        elif pinned is None or pinned.seen.get(key) is None:
             raise InputError(
                 f"job {job.job_id}: its dead letters changed while the re-drive was planned; try again"
             )
-        return len(letters)
+        return planned
 
     def _take_up(self, job: Job, mark: str, *, actor: str, reason: str, job_timeout: float | None) -> None:
         """See an unfinished re-drive through, in place of planning another; a halted one is resumed."""

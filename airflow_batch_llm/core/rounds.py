@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ import msgspec
 from airflow_batch_llm.core.endings import FAILED_WHOLE
 from airflow_batch_llm.core.files import begin_plan, iter_member_ids, iter_outcomes, iter_requests, plan_path
 from airflow_batch_llm.core.model import (
+    Attempt,
     Batch,
     BatchKind,
     BatchState,
@@ -238,58 +239,91 @@ def redrive(
     tools: Tools,
     job: Job,
     template: RequestTemplate,
-    letters: Sequence[DeadLetter],
     *,
+    wanted: Callable[[DeadLetter], bool],
     actor: str,
     reason: str,
     seen: Mapping[str, Any],
     deadline_at: float | None,
-) -> Job | None:
-    """Pin a further round that holds the letters' requests; a recorded decision of a person.
+) -> tuple[int, Job | None]:
+    """Pin a further round with the requests of open dead letters; a recorded decision of a person.
 
-    Letters without a stored request (refused before they were ever sent) must not be among them.
-    None where there was nothing to send.
+    Letters without a stored request (refused before they were ever sent) are passed over, and so are rows
+    that have an answer by now: another judge found one, or a late result did. Those letters wait to be
+    resolved.
+
+    :param wanted: which open letters are meant.
+    :returns: how many letters the round holds, and the job as pinned; None where there was nothing to send.
     """
-    wanted = {letter.wire_id: letter for letter in letters if letter.state is LetterState.OPEN}
-    marks = {**seen, "allowance_round": job.round + 1}
-    return _pin(
-        tools,
-        job,
-        template,
-        _stored_requests(tools, job, wanted),
-        letters=sorted(wanted),
-        seen=marks,
-        deadline_at=deadline_at,
-        actor=actor,
-        reason=reason,
-    )
+    with tools.new_index() as index:
+        paths = _index_letters(tools, job, wanted, index)
+        _pass_over_answered(tools, job, index)
+        letters = sorted(index.keys(a=_WANTED))
+        if not letters:
+            return 0, None
+        pinned = _pin(
+            tools,
+            job,
+            template,
+            _stored_requests(tools, job, index, paths, len(letters)),
+            letters=letters,
+            seen={**seen, "allowance_round": job.round + 1},
+            deadline_at=deadline_at,
+            actor=actor,
+            reason=reason,
+        )
+        return len(letters), pinned
 
 
-def answered_letters(tools: Tools, job: Job, letters: Sequence[DeadLetter]) -> set[str]:
-    """Return the letters (wire ids) whose row has an answer by now: another judge found one, or a late
-    result did. They wait to be resolved, and are not sent again."""
-    wanted = {letter.wire_id for letter in letters}
-    return {
-        outcome.wire_id
-        for batch in tools.ledger.batches(job.job_id, states=[BatchState.RECONCILED])
-        if batch.revision >= job.floor_revision
-        for outcome in iter_outcomes(tools.workspace, tools.root, batch)
-        if outcome.disposition is Disposition.LAND and outcome.wire_id in wanted
-    }
+_WANTED, _ANSWERED = 0, 1
+_attempts = msgspec.json.Decoder(tuple[Attempt, ...])
 
 
-def _stored_requests(tools: Tools, job: Job, wanted: Mapping[str, DeadLetter]) -> Iterator[_Again]:
-    paths = {letter.request_path for letter in wanted.values()}
-    sent: set[str] = set()
+def _index_letters(
+    tools: Tools, job: Job, wanted: Callable[[DeadLetter], bool], index: RowIndex
+) -> dict[str, int]:
+    """Index the letters (place of the request, attempts so far); returns request file -> number."""
+    paths: dict[str, int] = {}
+    for letters in chunks(tools.ledger.dead_letters(job.job_id, states=[LetterState.OPEN])):
+        index.put(
+            [
+                (
+                    letter.wire_id,
+                    _WANTED,
+                    paths.setdefault(letter.request_path, len(paths)),
+                    msgspec.json.encode(letter.attempts),
+                )
+                for letter in letters
+                if letter.request_path and wanted(letter)
+            ],
+            unless_a=-1,
+        )
+    return paths
+
+
+def _pass_over_answered(tools: Tools, job: Job, index: RowIndex) -> None:
+    for batch in tools.ledger.batches(job.job_id, states=[BatchState.RECONCILED]):
+        if batch.revision < job.floor_revision:
+            continue
+        for outcomes in chunks(iter_outcomes(tools.workspace, tools.root, batch)):
+            landed = [(o.wire_id, _ANSWERED, 0) for o in outcomes if o.disposition is Disposition.LAND]
+            index.update(landed, where_a=[_WANTED])
+
+
+def _stored_requests(
+    tools: Tools, job: Job, index: RowIndex, paths: Mapping[str, int], expected: int
+) -> Iterator[_Again]:
+    """Yield the requests of the indexed letters, with their attempts so far."""
+    found = 0
     for batch in tools.ledger.batches(job.job_id):
         if batch.path not in paths or batch.kind is BatchKind.DUPLICATE:
             continue
         for request in iter_requests(tools.workspace, tools.root, batch):
-            letter = wanted.get(request.wire_id)
-            if letter is None or letter.request_path != batch.path or request.wire_id in sent:
+            letter = index.get(request.wire_id)
+            if letter is None or letter[:2] != (_WANTED, paths[batch.path]):
                 continue
-            sent.add(request.wire_id)
-            changed = msgspec.structs.replace(request, history=letter.attempts)
-            yield _Again(changed, batch.model, batch.overrides)
-    if missing := wanted.keys() - sent:
-        raise LookupError(f"{len(missing)} dead letters name requests that are not in the workspace")
+            found += 1
+            history = _attempts.decode(letter[2] or b"[]")
+            yield _Again(msgspec.structs.replace(request, history=history), batch.model, batch.overrides)
+    if found != expected:
+        raise LookupError(f"{expected - found} dead letters name requests that are not in the workspace")
