@@ -17,6 +17,11 @@ from airflow_batch_llm.exceptions import BatchLLMError
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("airflow_batch_llm.cli.serve", "run the local batch server"),
     "db": ("airflow_batch_llm.cli.db", "create, migrate and check the ledger's tables"),
+    "jobs": ("airflow_batch_llm.cli.jobs", "list the jobs of the ledger"),
+    "show": ("airflow_batch_llm.cli.show", "show a job with its batches and counts"),
+    "events": ("airflow_batch_llm.cli.events", "list what happened to a job, in order"),
+    "resume": ("airflow_batch_llm.cli.resume", "let a halted job go on"),
+    "dead-letters": ("airflow_batch_llm.cli.letters", "list the rows that failed for good"),
 }
 
 _PROCESS_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"

@@ -15,6 +15,7 @@ from airflow_batch_llm.core.model import (
     Event,
     Job,
     JobKey,
+    JobState,
     LetterState,
     Plan,
     RemoteBatch,
@@ -127,6 +128,17 @@ class Ledger(Protocol):
 
     # -- jobs --------------------------------------------------------------------------------------
     def get_job(self, job_id: str) -> Job | None: ...
+
+    def jobs(
+        self,
+        *,
+        states: Iterable[JobState] | None = None,
+        dag_id: str | None = None,
+        prefix: str = "",
+        limit: int = 100,
+    ) -> list[Job]:
+        """Return the newest jobs first, at most ``limit``; ``prefix`` is how their ids begin."""
+        ...
 
     def create_job(
         self,
@@ -275,6 +287,19 @@ class Ledger(Protocol):
         self, job_id: str, *, states: Iterable[LetterState] | None = None
     ) -> Iterator[DeadLetter]:
         """Yield the job's letters ordered by wire id, reading in pages (no transaction stays open)."""
+        ...
+
+    def find_dead_letters(
+        self,
+        *,
+        job_id: str | None = None,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+        states: Iterable[LetterState] | None = None,
+        code: str | None = None,
+        limit: int = 100,
+    ) -> list[DeadLetter]:
+        """Return letters of one job, or of all jobs of a DAG or run: newest first, at most ``limit``."""
         ...
 
     def count_dead_letters(self, job_id: str) -> dict[tuple[LetterState, str], int]:

@@ -42,6 +42,29 @@ class JobTransitions(LedgerBase):
         with reading(self.engine) as connection:
             return _read_job(connection, job_id)
 
+    def jobs(
+        self,
+        *,
+        states: Iterable[JobState] | None = None,
+        dag_id: str | None = None,
+        prefix: str = "",
+        limit: int = 100,
+    ) -> list[Job]:
+        """Return the newest jobs first, at most ``limit``.
+
+        :param prefix: how their ids begin.
+        """
+        t = job_table.c
+        query = select(job_table).order_by(t.created_at.desc(), t.job_id).limit(limit)
+        if states is not None:
+            query = query.where(t.state.in_([state.value for state in states]))
+        if dag_id is not None:
+            query = query.where(t.dag_id == dag_id)
+        if prefix:
+            query = query.where(t.job_id.startswith(prefix, autoescape=True))
+        with reading(self.engine) as connection:
+            return [job_from(row) for row in connection.execute(query).mappings()]
+
     def create_job(
         self,
         key: JobKey,

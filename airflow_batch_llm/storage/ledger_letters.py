@@ -59,6 +59,26 @@ class LetterTransitions(LedgerBase):
                 return
             last = rows[-1]["wire_id"]
 
+    def find_dead_letters(
+        self,
+        *,
+        job_id: str | None = None,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+        states: Iterable[LetterState] | None = None,
+        code: str | None = None,
+        limit: int = 100,
+    ) -> list[DeadLetter]:
+        """Return letters of one job, or of all jobs of a DAG or run: newest first, at most ``limit``."""
+        t = dead_letter.c
+        query = select(dead_letter).order_by(t.created_at.desc(), t.job_id, t.wire_id).limit(limit)
+        wanted = {t.job_id: job_id, t.dag_id: dag_id, t.run_id: run_id, t.code: code}
+        query = query.where(*[column == value for column, value in wanted.items() if value is not None])
+        if states is not None:
+            query = query.where(t.state.in_([state.value for state in states]))
+        with reading(self.engine) as connection:
+            return [letter_from(row) for row in connection.execute(query).mappings()]
+
     def count_dead_letters(self, job_id: str) -> dict[tuple[LetterState, str], int]:
         """Return (state, code) -> letters."""
         t = dead_letter.c

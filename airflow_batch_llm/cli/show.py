@@ -1,0 +1,122 @@
+"""``batch-llm show JOB``: one job with its batches, its dead letters counted, and what it waits for."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from airflow_batch_llm.cli.exits import AMBIGUOUS, NOT_FOUND, epilog, exit_status
+from airflow_batch_llm.cli.jobs import job_facts
+from airflow_batch_llm.cli.printing import add_json, code_only, print_facts, print_json, print_table, when
+from airflow_batch_llm.cli.target import add_job, add_target, find_job, open_target
+from airflow_batch_llm.core.model import Batch, Job, JobState
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add ``show`` to the command line."""
+    what = "show a job with its batches and counts"
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "show", help=what, description=what, epilog=epilog(NOT_FOUND, AMBIGUOUS)
+    )
+    add_job(parser)
+    add_json(parser)
+    add_target(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the job and return the exit status."""
+    return exit_status(_show, args)
+
+
+def _show(args: argparse.Namespace) -> None:
+    ledger = open_target(args)
+    job = find_job(ledger, args.job)
+    batches = ledger.batches(job.job_id)
+    letters = [
+        {"state": state.value, "code": code_only(code), "letters": number}
+        for (state, code), number in sorted(ledger.count_dead_letters(job.job_id).items())
+    ]
+    if args.json:
+        facts = {"batches": [_batch_facts(batch) for batch in batches], "dead_letters": letters}
+        print_json({**job_facts(job), **facts})
+        return
+    _print_job(job)
+    if batches:
+        print()
+        _print_batches(batches)
+    if letters:
+        print()
+        print_table(("DEAD LETTERS", "CODE", "NUMBER"), [list(line.values()) for line in letters])
+
+
+def _print_job(job: Job) -> None:
+    key = job.key
+    print_facts(
+        [
+            ("job", job.job_id),
+            ("DAG", key.dag_id),
+            ("run", key.run_id),
+            ("task", key.task_id),
+            ("map index", key.map_index if key.map_index >= 0 else None),
+            ("state", job.state if job.halt_code is None else f"{job.state} ({job.halt_code})"),
+            ("revision", f"{job.revision}, round {job.round}"),
+            ("connection", f"{job.conn_id} ({job.provider}, {job.endpoint})"),
+            ("model", job.model),
+            ("counts", ", ".join(f"{name} {number}" for name, number in job.counts.items())),
+            ("created", when(job.created_at)),
+            ("changed", when(job.updated_at)),
+            ("time ends", when(job.deadline_at)),
+            ("settled", when(job.settled_at)),
+        ]
+    )
+    if job.state is JobState.HALTED:
+        step = f"see {job.halt_code} in docs/errors.md, then batch-llm resume or clear the group"
+        print_facts([("next", step)])
+
+
+def _print_batches(batches: list[Batch]) -> None:
+    titles = (
+        "BATCH", "KIND", "STATE", "REQUESTS", "PROVIDER BATCH", "PROVIDER STATUS", "CODE", "TOKENS",
+        "SUBMITTED", "ENDED",
+    )  # fmt: skip
+    rows = [
+        (
+            batch.batch_id,
+            batch.kind,
+            batch.state,
+            batch.requests,
+            batch.provider_batch_id,
+            batch.provider_status,
+            code_only(batch.error_code),
+            batch.usage.input + batch.usage.output,
+            when(batch.submitted_at),
+            when(batch.ended_at),
+        )
+        for batch in batches
+    ]
+    print_table(titles, rows)
+
+
+def _batch_facts(batch: Batch) -> dict[str, Any]:
+    return {
+        "batch_id": batch.batch_id,
+        "kind": batch.kind.value,
+        "state": batch.state.value,
+        "revision": batch.revision,
+        "round": batch.round,
+        "seq": batch.seq,
+        "conn_id": batch.conn_id,
+        "model": batch.model,
+        "requests": batch.requests,
+        "attempt": batch.attempt,
+        "provider_batch_id": batch.provider_batch_id,
+        "provider_status": batch.provider_status,
+        "error_code": code_only(batch.error_code),
+        "cancel_asked_by": batch.cancel_asked_by,
+        "counts": dict(batch.counts),
+        "tokens": {"input": batch.usage.input, "output": batch.usage.output},
+        "submitted_at": batch.submitted_at,
+        "ended_at": batch.ended_at,
+        "updated_at": batch.updated_at,
+    }

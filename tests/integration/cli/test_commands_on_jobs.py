@@ -1,0 +1,291 @@
+"""``batch-llm jobs``, ``show``, ``events``, ``resume`` and ``dead-letters`` on a ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from airflow_batch_llm.cli.main import main
+from airflow_batch_llm.core.model import BatchState, Job, JobKey, JobState, LetterState
+from airflow_batch_llm.storage.engine import writing
+from airflow_batch_llm.storage.ledger import SqlLedger
+from airflow_batch_llm.storage.schema import job as job_table
+from tests.integration.storage.conftest import Address
+from tests.integration.storage.ledgers import FACTS, batch_in, job_in, letter, new_job, plan, some
+
+#: On SQLite; what asks the database something new also runs on PostgreSQL.
+SQLITE = pytest.mark.parametrize("address", ["sqlite"], indirect=True)
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(address: Address, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command on the ledger: exit status, standard output, standard error."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        url, schema = address
+        target = ["--url", url.render_as_string(hide_password=False)]
+        capsys.readouterr()
+        status = main([*words, *target, *(["--schema", schema] if schema else [])])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def printed_json(command: Command, *words: str) -> Any:
+    status, out, _ = command(*words, "--json")
+    assert status == 0
+    return json.loads(out)
+
+
+def job_of(ledger: SqlLedger, dag_id: str, created_at: float) -> Job:
+    key = JobKey(ledger.namespace(), dag_id, "run-1", "submit", 2)
+    job, _ = ledger.create_job(key, **FACTS, seen={})
+    with writing(ledger.engine) as connection:
+        connection.execute(
+            update(job_table).where(job_table.c.job_id == job.job_id).values(created_at=created_at)
+        )
+    return job
+
+
+def rename(ledger: SqlLedger, job: Job, job_id: str) -> None:
+    with writing(ledger.engine) as connection:
+        connection.execute(update(job_table).where(job_table.c.job_id == job.job_id).values(job_id=job_id))
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+def test_jobs_are_listed_newest_first_and_by_dag_and_state(ledger: SqlLedger, command: Command) -> None:
+    old, new, other = job_of(ledger, "a", 100.0), job_of(ledger, "b", 300.0), job_of(ledger, "c", 200.0)
+    some(ledger.halt_job(other, "BLLM-021", "no credit"))
+
+    def listed(*words: str) -> list[str]:
+        return [job["job_id"] for job in printed_json(command, "jobs", *words)]
+
+    assert listed() == [new.job_id, other.job_id, old.job_id]
+    assert listed("--limit", "2") == [new.job_id, other.job_id]
+    assert listed("--dag", "a") == [old.job_id]
+    assert listed("--state", "halted") == [other.job_id]
+    assert listed("--dag", "a", "--state", "halted") == []
+    assert "more than 2" in command("jobs", "--limit", "2")[2]
+    assert command("jobs", "--limit", "3")[2] == ""
+
+
+@SQLITE
+def test_a_line_of_jobs_says_whose_job_it_is_and_how_it_stands(ledger: SqlLedger, command: Command) -> None:
+    job = job_in(ledger, JobState.HALTED)
+    status, out, _ = command("jobs")
+    head, line = out.splitlines()
+    assert status == 0 and head.split()[:3] == ["JOB", "STATE", "CODE"]
+    for word in (job.job_id, "halted", "BLLM-021", "nightly", "run-1", "submit"):
+        assert word in line.split()
+
+
+@SQLITE
+def test_an_empty_ledger_has_no_jobs(ledger: SqlLedger, command: Command) -> None:
+    assert printed_json(command, "jobs") == []
+    assert printed_json(command, "dead-letters", "list", "--dag", "nightly") == []
+
+
+# -- which job -------------------------------------------------------------------------------------
+def test_a_job_is_found_by_the_beginning_of_its_id(ledger: SqlLedger, command: Command) -> None:
+    for task, job_id in (("one", "abcdef01" * 4), ("two", "abcdef02" * 4)):
+        rename(ledger, new_job(ledger, task), job_id)
+
+    assert printed_json(command, "show", "ABCDEF01")["job_id"] == "abcdef01" * 4
+    assert printed_json(command, "show", "abcdef02" * 4)["task_id"] == "two"
+    assert command("show", "abcdef")[0] == 5
+    assert command("show", "abcdef03")[0] == 4
+    assert command("show", "abcdef%1")[0] == 4, "no pattern"
+    status, out, err = command("show", "abcde")
+    assert (status, out) == (4, "") and "at least 6" in err
+
+
+@SQLITE
+@pytest.mark.parametrize(
+    "words",
+    [["show"], ["events"], ["resume", "--reason", "x"], ["dead-letters", "list"]],
+    ids=lambda words: words[0],
+)
+def test_every_command_on_a_job_tells_that_there_is_none(
+    ledger: SqlLedger, command: Command, words: list[str]
+) -> None:
+    status, out, err = command(*words, "0123456789")
+    assert (status, out) == (4, "") and err == "batch-llm: no job '0123456789' in this ledger\n"
+
+
+def test_a_ledger_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "--url", f"sqlite+pysqlite:///{tmp_path / 'new.db'}"]) == 3
+    assert main(["jobs", "--url", "no url"]) == 1
+    assert "[BLLM-001]" in capsys.readouterr().err
+
+
+# -- show and events -------------------------------------------------------------------------------
+@SQLITE
+def test_show_has_the_job_its_batches_and_its_letters(ledger: SqlLedger, command: Command) -> None:
+    batch = batch_in(ledger, BatchState.RECONCILED)
+    job = some(ledger.get_job(batch.job_id))
+    ledger.insert_dead_letters([letter(job, "w1"), letter(job, "w2"), letter(job, "w3", code="other")])
+
+    shown = printed_json(command, "show", job.job_id)
+    assert (shown["state"], shown["dag_id"], shown["run_id"]) == ("running", "nightly", "run-1")
+    (line,) = shown["batches"]
+    assert (line["state"], line["provider_batch_id"], line["counts"]) == ("reconciled", "batch_1", {"ok": 10})
+    assert line["tokens"] == {"input": 1, "output": 2}
+    assert shown["dead_letters"] == [
+        {"state": "open", "code": "other", "letters": 1},
+        {"state": "open", "code": "server_error", "letters": 2},
+    ]
+    status, out, _ = command("show", job.job_id)
+    assert status == 0
+    for word in (job.job_id, "nightly", batch.batch_id, "batch_1", "server_error", "2"):
+        assert word in out.split()
+
+
+@SQLITE
+def test_show_of_a_halted_job_says_what_to_do(ledger: SqlLedger, command: Command) -> None:
+    job = job_in(ledger, JobState.HALTED)
+    assert "halted (BLLM-021)" in (out := command("show", job.job_id)[1]) and "batch-llm resume" in out
+
+
+@SQLITE
+def test_events_are_in_order_with_actor_and_reason(ledger: SqlLedger, command: Command) -> None:
+    job = job_in(ledger, JobState.HALTED)
+    ledger.add_event(job.job_id, "noted", actor="ann", reason="line one\nline two\x1b[31m")
+
+    events = printed_json(command, "events", job.job_id)
+    assert [e["action"] for e in events] == ["job_created", "plan_pinned", "halted", "noted"]
+    assert set(events[0]) == {"time", "job_id", "batch_id", "actor", "action", "reason"}
+    assert (events[-1]["actor"], events[-1]["reason"]) == ("ann", "line one\nline two\x1b[31m")
+    lines = command("events", job.job_id)[1].splitlines()
+    assert len(lines) == 5, "an event is one line, whatever it says"
+    assert "\x1b" not in lines[-1] and "ann" in lines[-1]
+
+
+# -- resume ----------------------------------------------------------------------------------------
+@SQLITE
+def test_resume_is_a_decision_with_actor_and_reason(ledger: SqlLedger, command: Command) -> None:
+    job = job_in(ledger, JobState.HALTED)
+
+    status, out, _ = command("resume", job.job_id[:8], "--reason", "credit is there", "--actor", "ann")
+    assert status == 0 and "running again" in out and "clear the retry task of DAG nightly, run run-1" in out
+    resumed = some(ledger.get_job(job.job_id))
+    assert (resumed.state, resumed.halt_code) == (JobState.RUNNING, None)
+    last = ledger.events(job.job_id)[-1]
+    assert (last.action, last.actor, last.reason) == ("resumed", "ann", "credit is there")
+
+
+@SQLITE
+def test_resume_prints_the_job_as_it_is_now(ledger: SqlLedger, command: Command) -> None:
+    job = job_in(ledger, JobState.HALTED)
+    printed = printed_json(command, "resume", job.job_id, "--reason", "mended")
+    assert printed["state"] == "running" and "retry" in printed["next"]
+    assert ledger.events(job.job_id)[-1].actor not in ("", "machine"), "the login name"
+
+
+@SQLITE
+def test_a_job_halted_before_it_had_a_plan_goes_back_to_its_submit_task(
+    ledger: SqlLedger, command: Command
+) -> None:
+    job = some(ledger.halt_job(new_job(ledger), "BLLM-020", "key"))
+    status, out, _ = command("resume", job.job_id, "--reason", "new key")
+    assert status == 0 and "staging again" in out and "clear the submit task" in out
+
+
+@SQLITE
+@pytest.mark.parametrize("state", [JobState.STAGING, JobState.RUNNING, JobState.SETTLED])
+def test_a_job_that_is_not_halted_is_not_resumed(
+    ledger: SqlLedger, command: Command, state: JobState
+) -> None:
+    job = job_in(ledger, state)
+    status, _, err = command("resume", job.job_id, "--reason", "x")
+    assert status == 6 and f"is {state}, not halted" in err
+    assert ledger.get_job(job.job_id) == job
+
+
+@SQLITE
+def test_a_job_whose_time_is_over_needs_a_new_one(ledger: SqlLedger, command: Command) -> None:
+    job = some(ledger.halt_job(new_job(ledger, deadline_at=1.0), "BLLM-043", "late"))
+    status, _, err = command("resume", job.job_id, "--reason", "x")
+    assert status == 6 and "--job-timeout" in err
+    before = ledger.now()
+    assert command("resume", job.job_id, "--reason", "x", "--job-timeout", "2")[0] == 0
+    bound = some(ledger.get_job(job.job_id)).deadline_at
+    assert bound is not None and before + 7200 <= bound <= ledger.now() + 7200
+
+
+@SQLITE
+def test_a_job_that_lost_a_batch_is_not_resumed_until_a_clear_sent_its_rows_again(
+    ledger: SqlLedger, command: Command
+) -> None:
+    batch = batch_in(ledger, BatchState.LOST)
+    some(ledger.halt_job(some(ledger.get_job(batch.job_id)), "BLLM-031", "404"))
+    status, _, err = command("resume", batch.job_id, "--reason", "x")
+    assert status == 6 and f"batch {batch.batch_id}" in err and "clear the submit task" in err
+
+    cleared = some(ledger.begin_revision(some(ledger.get_job(batch.job_id)), **FACTS, seen={}, fresh=False))
+    running = some(ledger.pin_plan(cleared, plan("p2")))
+    some(ledger.halt_job(running, "BLLM-021", "no credit"))
+    assert command("resume", batch.job_id, "--reason", "x")[0] == 0
+
+
+@SQLITE
+def test_resume_wants_a_reason_and_a_person(ledger: SqlLedger, command: Command) -> None:
+    job = job_in(ledger, JobState.HALTED)
+    for words in ([], ["--reason", " "], ["--reason", "x", "--actor", "machine"]):
+        with pytest.raises(SystemExit) as stopped:
+            command("resume", job.job_id, *words)
+        assert stopped.value.code == 2
+    assert ledger.get_job(job.job_id) == job
+
+
+# -- dead letters ----------------------------------------------------------------------------------
+def test_dead_letters_are_listed_by_job_dag_run_state_and_code(ledger: SqlLedger, command: Command) -> None:
+    one, two = job_of(ledger, "a", 100.0), job_of(ledger, "b", 200.0)
+    ledger.insert_dead_letters([letter(one, "w1", "t-1", attempts=3), letter(one, "w2", "t-2", code="bad")])
+    ledger.insert_dead_letters([letter(two, "w1", "t-3")])
+    ledger.move_dead_letters(
+        one.job_id, ["w2"], to=LetterState.DISCARDED, expect=[LetterState.OPEN], actor="ann", reason="no"
+    )
+
+    def listed(*words: str) -> list[str]:
+        return sorted(x["custom_id"] for x in printed_json(command, "dead-letters", "list", *words))
+
+    assert listed(one.job_id) == ["t-1"]
+    assert listed(one.job_id, "--state", "all") == ["t-1", "t-2"]
+    assert listed(one.job_id, "--state", "discarded") == ["t-2"]
+    assert listed("--dag", "b") == ["t-3"]
+    assert listed("--dag", "a", "--run", "run-1") == ["t-1"]
+    assert listed("--dag", "a", "--run", "run-2") == []
+    assert listed("--dag", "a", "--state", "all", "--code", "bad") == ["t-2"]
+    assert len(listed(one.job_id, "--state", "all", "--limit", "1")) == 1
+    (line,) = printed_json(command, "dead-letters", "list", one.job_id)
+    assert (line["verdict"], line["code"], line["attempts"], line["state"], line["map_index"]) == (
+        "server_error", "server_error", 3, "open", 2,
+    )  # fmt: skip
+
+
+@SQLITE
+def test_what_the_provider_said_is_never_printed(ledger: SqlLedger, command: Command) -> None:
+    job = job_in(ledger, JobState.RUNNING)
+    said = letter(job, "w1", "t\x1b-1\n", message="SECRET words", code="SECRET words of a prompt")
+    ledger.insert_dead_letters([said])
+    for words in (["dead-letters", "list", job.job_id], ["show", job.job_id], ["events", job.job_id]):
+        for form in ([], ["--json"]):
+            status, out, err = command(*words, *form)
+            assert status == 0 and "SECRET" not in out + err and "\x1b" not in out
+    assert "t\\x1b-1\\n" in command("dead-letters", "list", job.job_id)[1]
+
+
+@SQLITE
+def test_dead_letters_of_neither_job_nor_dag_are_not_asked_for(ledger: SqlLedger, command: Command) -> None:
+    for words in ([], ["0123456789", "--dag", "a"]):
+        with pytest.raises(SystemExit) as stopped:
+            command("dead-letters", "list", *words)
+        assert stopped.value.code == 2
