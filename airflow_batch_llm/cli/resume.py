@@ -11,10 +11,13 @@ from airflow_batch_llm.cli.jobs import job_facts
 from airflow_batch_llm.cli.printing import add_json, plain, positive, print_json
 from airflow_batch_llm.cli.target import add_job, add_target, find_job, open_target
 from airflow_batch_llm.core.model import BatchKind, BatchState, Job, JobState
+from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.storage.ledger import SqlLedger
 
 #: What the ledger calls itself where nobody asked.
 _MACHINE = "machine"
+#: The code of a job whose provider does not give what was paid.
+_NOT_TO_BE_HAD = "BLLM-031"
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -71,28 +74,43 @@ def _refuse(ledger: SqlLedger, job: Job, deadline: float | None) -> None:
         raise Stopped(
             WRONG_STATE, f"the time of job {job.job_id} is over; give it a new one with --job-timeout HOURS"
         )
-    lost = _lost_since_the_plan(ledger, job)
-    if lost:
+    if job.halt_code == _NOT_TO_BE_HAD or _without_results(ledger, job):
         raise Stopped(
             WRONG_STATE,
-            f"batch {lost[0]} of job {job.job_id} is lost, and its rows are in no other; clear the submit "
-            "task with downstream to send them again, at their price",
+            f"job {job.job_id} paid for a batch whose results are not to be had ({_NOT_TO_BE_HAD}). Its rows "
+            "would be paid for again: if that is wanted, clear the submit task with downstream",
         )
 
 
-def _lost_since_the_plan(ledger: SqlLedger, job: Job) -> list[str]:
-    """Return lost batches that the revision counts on; what was lost before it began, it sends itself."""
+def _without_results(ledger: SqlLedger, job: Job) -> bool:
+    """Say whether the revision counts on a batch that is lost, or ended with none of its rows in a file.
+
+    A job that was halted already keeps its first code when it meets such a batch.
+    """
+    if _lost_since_the_revision_began(ledger, job):
+        return True
+    newest = ledger.batches(
+        job.job_id, states=[BatchState.RECONCILED], revision=job.revision, round=job.round
+    )
+    return any(
+        batch.kind is BatchKind.PRIMARY and not batch.files and set(batch.counts) == {Verdict.MISSING.value}
+        for batch in newest
+    )
+
+
+def _lost_since_the_revision_began(ledger: SqlLedger, job: Job) -> bool:
+    """Say whether the revision counts on a lost batch; what was lost before it, it sends by itself."""
     primary = {
         batch.batch_id
         for batch in ledger.batches(job.job_id, states=[BatchState.LOST])
         if batch.kind is BatchKind.PRIMARY and batch.revision >= job.floor_revision
     }
-    lost: list[str] = []
+    lost = False
     for event in ledger.events(job.job_id) if primary else ():
         if event.action == "revision_begun":
-            lost.clear()
+            lost = False
         elif event.action == "lost" and event.batch_id in primary:
-            lost.append(event.batch_id)
+            lost = True
     return lost
 
 
