@@ -17,7 +17,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "jobs", help=what, description=what, epilog=epilog()
     )
-    parser.add_argument("--state", choices=[state.value for state in JobState], help="only jobs in it")
+    states = [state.value for state in JobState]
+    parser.add_argument("--state", choices=states, help="only jobs in this state")
     parser.add_argument("--dag", metavar="DAG_ID", help="only jobs of this DAG")
     add_limit(parser, "jobs")
     add_json(parser)
