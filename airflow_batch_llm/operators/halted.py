@@ -21,7 +21,7 @@ def refuse_halted(ledger: Ledger, job: Job) -> None:
     why = f"{job.halt_code}: {causes}" if causes else job.halt_code
     raise JobHalted(
         f"job {job.job_id} is halted ({why}). What was paid is published, the rest is pending: mend the "
-        "cause, then clear the tasks of the job"
+        f"cause, then clear the tasks of the job; `batch-llm show {job.job_id[:12]}` tells more"
     )
 
 
