@@ -166,12 +166,6 @@ class JobHalted(BatchLLMError):
     code = "BLLM-030"
 
 
-class BatchLost(JobHalted):
-    """The provider says that a batch of ours does not exist. Never sent again by the machine."""
-
-    code = "BLLM-031"
-
-
 class LedgerLost(JobHalted):
     """The ledger does not know this job although the provider holds batches of it."""
 

@@ -13,9 +13,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from tests.loopback_server import LoopbackServer
 
 FILE_IDS = {"output_file_id": "output.jsonl", "error_file_id": "errors.jsonl"}
 
@@ -74,7 +75,7 @@ class Replay:
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
-class ReplayProvider:
+class ReplayProvider(LoopbackServer):
     """``/v1/files`` and ``/v1/batches`` on loopback.
 
     :param replay: how the first batch ends; None answers it in full, too.
@@ -101,25 +102,7 @@ class ReplayProvider:
         self._files: dict[str, bytes] = {}
         self._batches: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._http.daemon_threads = True
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        """The base URL, with ``/v1``."""
-        return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        super().__init__(_handler(self))
 
     # -- what was seen -------------------------------------------------------------------------------
     def sent(self) -> list[list[str]]:

@@ -16,7 +16,6 @@ from airflow_batch_llm.core.model import (
     BatchState,
     Job,
     Outcome,
-    Request,
 )
 from airflow_batch_llm.core.ports import RowIndex
 from airflow_batch_llm.core.spec import Rerun
@@ -110,8 +109,3 @@ def must_send(index: RowIndex, wire_id: str, rerun: Rerun) -> tuple[Known | None
     if known is Known.DEAD and rerun is Rerun.MISSING:
         return known, history
     return None, history
-
-
-def with_history(request: Request, history: tuple[Attempt, ...]) -> Request:
-    """Return the request with its attempts so far."""
-    return msgspec.structs.replace(request, history=history) if history else request

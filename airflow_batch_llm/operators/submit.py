@@ -102,7 +102,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         if job is not None and job.seen.get("submit") == mark and job.plan_id is not None:
             # Staged: neither source nor prompt is looked at again, they may have changed or gone.
             return await self._send_and_wait(session, None)
-        self._refuse_when_cleared_alone(session, mark, context)
+        self._refuse_when_cleared_alone(job, mark, context)
         order = self._order(session, context, mark)
         # Asks for what all rows share; later each row would be refused by itself.
         session.backend.line_encoder(order.template)
@@ -209,9 +209,8 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
             schema_name=schema.name if schema is not None else "answer",
         )
 
-    def _refuse_when_cleared_alone(self, session: JobSession, mark: int | str, context: Context) -> None:
+    def _refuse_when_cleared_alone(self, job: Job | None, mark: int | str, context: Context) -> None:
         """Refuse before anything is paid that no later task would read."""
-        job = session.ledger.get_job(session.tools.spec.key.job_id)
         if job is None or job.seen.get("submit") == mark:
             return
         later = [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from tests.loopback_server import LoopbackServer
 
-class TalkativeModel:
+
+class TalkativeModel(LoopbackServer):
     """An OpenAI-compatible chat server on loopback.
 
     A prompt that holds ``refuse:`` gets a 400 that quotes the whole prompt, one with ``garble:`` an
@@ -22,24 +22,7 @@ class TalkativeModel:
 
     def __init__(self, note: str, shared: str) -> None:
         self._note, self._shared = note, shared
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        """The base URL, with ``/v1``."""
-        return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-
-    def __enter__(self) -> TalkativeModel:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        super().__init__(self._handler())
 
     def _reply(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         prompt = "\n".join(message["content"] for message in asked["messages"])
