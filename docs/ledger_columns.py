@@ -36,7 +36,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "counts": "JSON: after settling `rows`, `answered`, `dead`, `refused`, `withdrawn`, `landed` …",
         "seen": "JSON: which clears and re-drives have been acted on",
         "deadline_at": "end of `job_timeout`",
-        "halt_code": "why it is halted, a code of [errors.md](errors.md)",
+        "halt_code": "why it is halted, a code of [runbook.md](runbook.md)",
         "settled_at": "",
         **_TIMES,
     },

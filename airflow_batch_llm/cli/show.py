@@ -71,7 +71,7 @@ def _print_job(job: Job) -> None:
         ]
     )
     if job.state is JobState.HALTED:
-        step = f"see {job.halt_code} in docs/errors.md, then batch-llm resume or clear the group"
+        step = f"see {job.halt_code} in docs/runbook.md, then batch-llm resume or clear the group"
         print_facts([("next", step)])
 
 

@@ -325,7 +325,7 @@ def test_the_readme_shows_connections() -> None:
 
 def test_questions_to_the_ledger_work_on_sqlite_too(tmp_path: Path) -> None:
     open_default_sqlite(tmp_path / "ledger.db")
-    errors = (ROOT / "docs" / "errors.md").read_text()
+    errors = (ROOT / "docs" / "runbook.md").read_text()
     queries = [query for page in (README, LEDGER, errors) for query in blocks(page, "sql")]
     questions = [query for query in queries if query.startswith("SELECT")]
 

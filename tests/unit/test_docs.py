@@ -126,7 +126,7 @@ def _headings(page: Path) -> list[str]:
 
 
 def test_every_code_in_the_code_is_a_heading_of_the_runbook_and_the_other_way_round() -> None:
-    headings = [heading for heading in _headings(ROOT / "docs" / "errors.md") if heading.startswith("BLLM-")]
+    headings = [heading for heading in _headings(ROOT / "docs" / "runbook.md") if heading.startswith("BLLM-")]
 
     assert len(headings) == len(set(headings))
     assert set(headings) == set(re.findall(r"BLLM-\d{3}", SOURCE))
@@ -138,7 +138,7 @@ def _error_classes() -> list[type[exceptions.BatchLLMError]]:
 
 
 def test_the_runbook_says_of_each_code_what_was_paid_and_what_to_do() -> None:
-    text = (ROOT / "docs" / "errors.md").read_text()
+    text = (ROOT / "docs" / "runbook.md").read_text()
     sections = dict(re.findall(r"^### (BLLM-\d{3})\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
 
     for code, section in sections.items():
