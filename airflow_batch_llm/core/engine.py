@@ -75,7 +75,7 @@ class Engine:
         if job is None:
             if not order.first_try or tools.workspace.exists(job_path(tools.root)):
                 await self._ask_before_creating(key.origin)
-            first = {"submit": order.mark, "owner": order.owner}
+            first = {**order.remember, "submit": order.mark, "owner": order.owner}
             job, _ = ledger.create_job(key, seen=first, **facts)  # type: ignore[arg-type]
         refuse_second_owner(job, order.owner, order.known_tasks)
         while job.seen.get("submit") != order.mark:
@@ -86,6 +86,7 @@ class Engine:
                     f"{job.revision}); this try stops. If it is the latest one, clear the task once more"
                 )
             seen = {
+                **order.remember,
                 "submit": order.mark,
                 "owner": order.owner,
                 "earlier_submits": earlier,

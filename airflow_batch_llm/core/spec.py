@@ -75,6 +75,7 @@ class StageOrder:
     :param known_tasks: the DAG's tasks: an owner that is not among them was renamed or removed.
     :param job_timeout: seconds from the start of the revision, None for no bound.
     :param describe: what ``job.json`` says beside the template (JSON types, no secrets).
+    :param remember: what else the job has seen once it has seen ``mark``.
     """
 
     template: RequestTemplate
@@ -88,6 +89,7 @@ class StageOrder:
     on_empty: OnEmpty = OnEmpty.SKIP
     job_timeout: float | None = None
     describe: Mapping[str, Any] = field(default_factory=dict)
+    remember: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from airflow_batch_llm.core.model import Job, RequestTemplate
 from airflow_batch_llm.core.spec import OnEmpty, Progress, Rerun, StageOrder, Until
 from airflow_batch_llm.exceptions import ClearedAlone, ConfigurationError
 from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, check_types, summary
+from airflow_batch_llm.operators.tries import Try, mark_of, mark_until_seen, note_try, tries_with
 from airflow_batch_llm.prompts import RowPrompt
 from airflow_batch_llm.schemas import answer_schema, schema_path
 from airflow_batch_llm.sources.rows import as_source
@@ -98,12 +99,14 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         job = session.ledger.get_job(session.tools.spec.key.job_id)
         if job is not None:
             refuse_second_owner(job, self.task_id, self._known_tasks())
-        mark = mark_of(job, context["ti"].max_tries, context["ti"].try_number)
+        ti = Try.of(context["ti"])
+        mark = mark_of(job, ti)
         if job is not None and job.seen.get("submit") == mark and job.plan_id is not None:
+            note_try(session.ledger, job, ti)
             # Staged: neither source nor prompt is looked at again, they may have changed or gone.
             return await self._send_and_wait(session, None)
         self._refuse_when_cleared_alone(job, mark, context)
-        order = self._order(session, context, mark)
+        order = self._order(session, context, mark, tries_with(job, ti))
         # Asks for what all rows share; later each row would be refused by itself.
         session.backend.line_encoder(order.template)
         if self.sink is not None:
@@ -132,10 +135,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
     def _note_done(self, session: JobSession, job: Job, context: Context) -> None:
         """Note that this series of tries has succeeded: a later try can only come from a clear."""
         done = [job.seen.get("submit"), context["ti"].try_number]
-        current = session.ledger.get_job(job.job_id)
-        while current is not None and current.seen.get("submit_done") != done:
-            marked = session.ledger.mark_seen(current, {"submit_done": done})
-            current = marked or session.ledger.get_job(job.job_id)
+        mark_until_seen(session.ledger, job, lambda current: {"submit_done": done})
 
     def _log_what_was_sent(self, session: JobSession, job: Job) -> None:
         counts = job.counts
@@ -156,7 +156,9 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         dag = self.get_dag()
         return list(dag.task_ids) if dag is not None else [self.task_id]
 
-    def _order(self, session: JobSession, context: Context, mark: int | str) -> StageOrder:
+    def _order(
+        self, session: JobSession, context: Context, mark: int | str, tries: list[list[Any]]
+    ) -> StageOrder:
         ti = context["ti"]
         source: ResolvedSource = self.source.resolve(context)
         prompt = self.prompt.resolve(context) if self.prompt is not None else None
@@ -181,6 +183,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
                 "output_schema": schema_path(self.output_schema),
                 "sink": self.sink.serialize() if self.sink is not None else None,
             },
+            remember={"tries": tries},
         )
 
     def _template(self, session: JobSession, source: ResolvedSource) -> RequestTemplate:
@@ -231,23 +234,3 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
                 f"{self.task_id} was cleared, but {', '.join(finished)} still count as finished and "
                 "would not read what this task pays for: clear with downstream. Nothing was sent"
             )
-
-
-def mark_of(job: Job | None, max_tries: int, try_number: int) -> int | str:
-    """Return the mark of this series of tries: changes with a clear, not with a retry.
-
-    Airflow raises ``max_tries`` on a clear. Where the DAG's ``retries`` were lowered meanwhile, it can stay
-    the same or come back to an earlier value; a try after one that succeeded comes from a clear all the
-    same.
-    """
-    if job is None:
-        return max_tries
-    current: int | str = job.seen.get("submit", max_tries)
-    done_mark, done_try = job.seen.get("submit_done", (None, try_number))
-    later = try_number > done_try
-    same = str(current).partition("+")[0] == str(max_tries)
-    if same:
-        return f"{max_tries}+{try_number}" if later and done_mark == current else current
-    if later and max_tries in job.seen.get("earlier_submits", ()):
-        return f"{max_tries}+{try_number}"
-    return max_tries

@@ -93,8 +93,11 @@ class Runs:
         self._after.setdefault(task_id, []).append(act)
 
     # -- running -------------------------------------------------------------------------------------
-    def run(self, dag: DAG) -> Run:
-        """Run the DAG once, as ``dag.test()`` does, without its pauses."""
+    def run(self, dag: DAG, run_id: str | None = None) -> Run:
+        """Run the DAG once, as ``dag.test()`` does, without its pauses.
+
+        :param run_id: None makes a new one.
+        """
         from airflow.models.dagrun import DagRun, get_or_create_dagrun
         from airflow.sdk import timezone
         from airflow.timetables.base import DataInterval
@@ -106,7 +109,8 @@ class Runs:
         with create_session() as session:
             made = get_or_create_dagrun(
                 dag=scheduler_form(dag),
-                run_id=DagRun.generate_run_id(run_type=DagRunType.MANUAL, logical_date=now, run_after=now),
+                run_id=run_id
+                or DagRun.generate_run_id(run_type=DagRunType.MANUAL, logical_date=now, run_after=now),
                 start_date=now,
                 logical_date=now,
                 data_interval=DataInterval(now, now),
@@ -120,6 +124,16 @@ class Runs:
             session.commit()
         self.go_on(dag, run)
         return run
+
+    def delete(self, run: Run) -> None:
+        """Delete the run with its task instances, as the UI does."""
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            query = select(DagRun).where(DagRun.dag_id == run.dag_id, DagRun.run_id == run.run_id)
+            session.delete(session.scalars(query).one())
 
     def clear(self, dag: DAG, run: Run, *task_ids: str) -> None:
         """Clear tasks as the UI does: ``max_tries`` is raised, the try number goes on."""

@@ -54,6 +54,30 @@ def test_a_clear_of_the_group_sends_what_changed_and_nothing_else(
     assert books.job.counts["rows"] == books.job.counts["answered"] == 6
 
 
+def test_a_run_that_was_deleted_and_made_anew_sends_what_changed_and_nothing_else(
+    runs: Runs, traffic: Traffic, warehouse: Warehouse
+) -> None:
+    dag = desk_dag("made_anew")
+    run = runs.run(dag)
+    before = warehouse.labels()
+    traffic.forget()
+    runs.delete(run)
+    assert runs.run(dag, run.run_id) == run
+    assert run.state == "success" and not traffic.anything
+    assert Books.of(run).job.revision == 2
+    assert warehouse.labels() == before
+
+    runs.delete(run)
+    warehouse.execute("UPDATE tickets SET body = 'another text' WHERE id = 4")
+    runs.run(dag, run.run_id)
+    assert run.state == "success" and (traffic.creates, traffic.sent) == (1, 1)
+    assert Books.of(run).job.counts["answered"] == 6
+
+    traffic.forget()
+    assert runs.rerun(dag, run, *TASKS) == "success", "and it can be cleared like any other"
+    assert not traffic.anything and Books.of(run).job.revision == 4
+
+
 def test_submit_cleared_alone_is_refused_before_it_pays(
     runs: Runs, traffic: Traffic, warehouse: Warehouse
 ) -> None:
