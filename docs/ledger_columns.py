@@ -104,6 +104,20 @@ MEANINGS: dict[str, dict[str, str]] = {
         "changes": "one JSON line per change of state: time, from, to, actor, reason",
         **_TIMES,
     },
+    "batch_llm_hold": {
+        "conn_id": "nothing is sent with it while this row stands",
+        "code": "`BLLM-020` (key), `BLLM-021` (credit, permission)",
+        "origin": "`call`: a refused call; `rows`: rows of a batch; `person`: only `release` ends it",
+        "job_id": "job that met the fault first; empty for a person",
+        "batch_id": "its batch",
+        "actor": "`machine`, or who holds it",
+        "reason": "",
+        "held_at": "",
+        "probe_at": "when one job may try again; empty: never by itself",
+        "probes": "trials since the hold, or since a person last asked for one",
+        "probe_batch_id": "batch that tries, or tried last",
+        "version": "changes with every write; a write must name the version that it read",
+    },
     "batch_llm_event": {
         "id": "",
         "time": "",
@@ -111,7 +125,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "batch_id": "where it is about a batch",
         "actor": "`machine`, `clear`, `redrive <dag>/<run>`",
         "action": "`job_created`, `plan_pinned`, `uploaded`, `submitting`, `submitted`, `ended`, "
-        "`reconciled`, `round_pinned`, `halted`, `settled` …",
+        "`reconciled`, `round_pinned`, `halted`, `settled`, `connection_held`, `probe_taken`, "
+        "`connection_released` …",
         "reason": "ids and counts, no text of prompts or answers",
     },
     "batch_llm_meta": {"name": "`namespace`", "value": ""},

@@ -384,6 +384,41 @@ class DeadLetter:
     updated_at: float = 0.0
 
 
+class HoldOrigin(StrEnum):
+    """What held a connection: a refused ``call``, the ``rows`` of a batch, or a ``person``."""
+
+    CALL = "call"
+    ROWS = "rows"
+    PERSON = "person"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A row of ``batch_llm_hold``: nothing is sent with this connection.
+
+    :param code: ``BLLM-020`` or ``BLLM-021``; what a person wrote, or "", where a person holds it.
+    :param job_id: job that met the fault and answers for it; "" where a person holds the connection.
+    :param probe_at: when one job may try again; None: only a person ends it.
+    :param probes: trials so far, since a person last asked for one.
+    :param probe_batch_id: batch of ours that tries, or tried last.
+    :param version: rises with every write and guards the next one. Where it begins is random, so that a
+        hold is never taken for an earlier one of the same connection.
+    """
+
+    conn_id: str
+    code: str
+    origin: HoldOrigin
+    job_id: str
+    batch_id: str | None
+    actor: str
+    reason: str
+    held_at: float
+    probe_at: float | None
+    probes: int
+    probe_batch_id: str | None
+    version: int
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """A row of ``batch_llm_event`` (append-only)."""

@@ -13,6 +13,8 @@ from airflow_batch_llm.core.model import (
     BatchState,
     DeadLetter,
     Event,
+    Hold,
+    HoldOrigin,
     Job,
     JobKey,
     JobState,
@@ -317,6 +319,51 @@ class Ledger(Protocol):
         reason: str,
     ) -> int:
         """Move the letters that are in one of ``expect`` and return how many moved."""
+        ...
+
+    # -- connections -------------------------------------------------------------------------------
+    def holds(self) -> list[Hold]:
+        """Return the held connections, by name."""
+        ...
+
+    def get_hold(self, conn_id: str) -> Hold | None: ...
+
+    def hold_connection(
+        self,
+        conn_id: str,
+        *,
+        code: str,
+        origin: HoldOrigin,
+        job_id: str = "",
+        batch_id: str | None = None,
+        actor: str = "machine",
+        reason: str,
+        probe_at: float | None,
+    ) -> tuple[Hold, bool]:
+        """Insert the hold if absent. Returns what stands now and whether this call made it.
+
+        A person's hold takes the place of one that the machine made.
+        """
+        ...
+
+    def take_probe(self, hold: Hold, *, probe_at: float, batch_id: str | None = None) -> Hold | None:
+        """Take the right to try, once ``hold.probe_at`` has come: probes + 1, the next trial at ``probe_at``.
+
+        ``batch_id`` is the batch of ours that tries.
+        """
+        ...
+
+    def hurry_probe(self, conn_id: str, *, actor: str = "machine", reason: str = "") -> Hold | None:
+        """Let the next trial be due now, whatever tries at this moment; nothing for a person's hold."""
+        ...
+
+    def release_connection(
+        self, conn_id: str, *, actor: str, reason: str, only: Hold | None = None
+    ) -> Hold | None:
+        """Delete the hold and return it as it was, None where there is none.
+
+        ``only``: while it is still just so.
+        """
         ...
 
     # -- events ------------------------------------------------------------------------------------

@@ -1,17 +1,19 @@
 """The ledger: all jobs, batches, dead letters and events in the user's own SQL database.
 
 Every change is a named method with one compare-and-set and its event, in one short transaction:
-jobs in ``ledger_jobs.py``, batches in ``ledger_batches.py``, dead letters in ``ledger_letters.py``.
+jobs in ``ledger_jobs.py``, batches in ``ledger_batches.py``, dead letters in ``ledger_letters.py``,
+held connections in ``ledger_holds.py``.
 """
 
 from __future__ import annotations
 
 from airflow_batch_llm.storage.ledger_batches import BatchTransitions
+from airflow_batch_llm.storage.ledger_holds import HoldTransitions
 from airflow_batch_llm.storage.ledger_jobs import JobTransitions
 from airflow_batch_llm.storage.ledger_letters import LetterTransitions
 
 
-class SqlLedger(JobTransitions, BatchTransitions, LetterTransitions):
+class SqlLedger(JobTransitions, BatchTransitions, LetterTransitions, HoldTransitions):
     """The ``Ledger`` of ``core/ports.py`` on SQLite, PostgreSQL, MySQL or MariaDB.
 
     Opening one does not connect, and does not look at the schema: see ``storage/migrate.py``. Threads

@@ -16,6 +16,8 @@ from airflow_batch_llm.core.model import (
     BatchState,
     DeadLetter,
     Event,
+    Hold,
+    HoldOrigin,
     Job,
     JobKey,
     JobState,
@@ -180,6 +182,24 @@ def event_from(row: RowMapping) -> Event:
         actor=row["actor"],
         action=row["action"],
         reason=row["reason"],
+    )
+
+
+def hold_from(row: RowMapping) -> Hold:
+    """Read a row of ``batch_llm_hold``."""
+    return Hold(
+        conn_id=row["conn_id"],
+        code=row["code"],
+        origin=HoldOrigin(row["origin"]),
+        job_id=row["job_id"],
+        batch_id=row["batch_id"],
+        actor=row["actor"],
+        reason=row["reason"],
+        held_at=row["held_at"],
+        probe_at=row["probe_at"],
+        probes=row["probes"],
+        probe_batch_id=row["probe_batch_id"],
+        version=row["version"],
     )
 
 

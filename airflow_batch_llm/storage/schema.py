@@ -146,6 +146,23 @@ event = Table(
     Index("batch_llm_event_job", "job_id", "id"),
 )
 
+hold = Table(
+    "batch_llm_hold",
+    metadata,
+    Column("conn_id", name(), primary_key=True),
+    Column("code", ascii_key(64), nullable=False),
+    Column("origin", ascii_key(16), nullable=False),
+    Column("job_id", ascii_key(32), nullable=False),
+    Column("batch_id", ascii_key(100)),
+    Column("actor", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("held_at", Double, nullable=False),
+    Column("probe_at", Double),
+    Column("probes", Integer, nullable=False),
+    Column("probe_batch_id", ascii_key(100)),
+    Column("version", BigInteger, nullable=False),
+)
+
 meta = Table(
     "batch_llm_meta",
     metadata,

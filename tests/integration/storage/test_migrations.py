@@ -14,7 +14,7 @@ from airflow_batch_llm.core.model import JobKey
 from airflow_batch_llm.exceptions import LedgerSchemaError, LedgerUnavailable
 from airflow_batch_llm.storage.engine import make_engine
 from airflow_batch_llm.storage.ledger import SqlLedger
-from airflow_batch_llm.storage.migrate import VERSION_TABLE, check, migrate
+from airflow_batch_llm.storage.migrate import HEAD_REVISION, VERSION_TABLE, check, migrate
 from airflow_batch_llm.storage.schema import metadata
 from airflow_batch_llm.storage.workspace import ObjectWorkspace
 
@@ -37,7 +37,7 @@ def test_processes_that_migrate_at_once_all_succeed(empty_address: tuple[URL, st
     ]
     said = [process.communicate()[0].strip() for process in started]
     assert [process.returncode for process in started] == [0] * 4
-    assert set(said) == {"0001"}
+    assert set(said) == {HEAD_REVISION}
     check(make_engine(url), schema)
 
 
