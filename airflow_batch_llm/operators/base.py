@@ -193,7 +193,8 @@ class BatchLLMJobOperator(BaseOperator):
                 progress = await self._work_or_wait_out(session, context)
                 if progress.done or self.deferrable:
                     return progress
-                event = await wait(self._wait_order(session, progress), hook_of(progress).amake_backend)
+                hook = hook_of(progress)
+                event = await wait(self._wait_order(session, progress), hook.llm_conn_id, hook.amake_backend)
                 self._woken_by = event["status"]
                 self.log.info("looked: %s, %s batches ended", event["status"], event["ended"])
         finally:

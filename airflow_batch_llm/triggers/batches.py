@@ -9,7 +9,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_batch_llm.exceptions import ProviderError
 from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
-from airflow_batch_llm.triggers.waiting import WaitOrder, wait
+from airflow_batch_llm.triggers.order import WaitOrder
+from airflow_batch_llm.triggers.waiting import wait
 
 #: States in which nobody will come back for the batches.
 _TERMINAL = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
@@ -21,7 +22,7 @@ class BatchLLMTrigger(BaseTrigger):
     Arguments are ids, times (seconds since the epoch, so that a restart of the triggerer changes
     nothing) and switches: no secret, no prompt. ``version`` tells rows of older releases apart.
 
-    :param conn_id: connection to look with; read again at each start.
+    :param conn_id: connection to look with. All triggers of one share a client and its looks.
     :param batches: provider batch ids.
     :param more_planned: further batches wait to be sent.
     :param not_before: when something can be sent again.
@@ -90,7 +91,7 @@ class BatchLLMTrigger(BaseTrigger):
             interval_max=self.interval_max,
         )
         hook = BatchLLMHook(self.conn_id)
-        yield TriggerEvent(await wait(order, hook.amake_backend))
+        yield TriggerEvent(await wait(order, self.conn_id, hook.amake_backend))
 
     async def on_kill(self) -> None:
         """Cancel the batches, if asked to and if the task instance is really over.
@@ -98,7 +99,11 @@ class BatchLLMTrigger(BaseTrigger):
         Airflow 3.3 also calls this when the trigger moved to another triggerer, and after a clear when
         the new try has already re-attached to the same batches: then the state is not terminal.
         """
-        if not self.cancel_on_kill or not await self._task_is_over():
+        if not self.cancel_on_kill:
+            self.log.info("cancel_on_kill is off: %d batches go on", len(self.batches))
+            return
+        if not await self._task_is_over():
+            self.log.info("the task is not over: its %d batches go on", len(self.batches))
             return
         backend = await BatchLLMHook(self.conn_id).amake_backend()
         try:

@@ -62,7 +62,7 @@ class Waiting:
         return asyncio.run(self._run(WaitOrder(batches=batches, **order)))
 
     async def _run(self, order: WaitOrder) -> dict[str, Any]:
-        event = await wait(order, self._open, sleep=self._sleep, clock=lambda: self.now)
+        event = await wait(order, "llm_batch", self._open, sleep=self._sleep, clock=lambda: self.now)
         self._note_looks()
         return event
 
