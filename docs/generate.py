@@ -20,33 +20,14 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 import airflow_batch_llm as package
 from airflow_batch_llm.backends.dialects import DIALECTS
-from airflow_batch_llm.backends.openai_verdicts import BY_CODE, BY_FINISH_REASON, BY_STATUS
-from airflow_batch_llm.core.verdicts import DEFAULT_DISPOSITIONS, Verdict
+from airflow_batch_llm.backends.openai_verdicts import RULES, Part
+from airflow_batch_llm.core.verdicts import MEANINGS, STANDING, Verdict
 from airflow_batch_llm.get_provider_info import get_provider_info
 from airflow_batch_llm.operators.base import BatchLLMJobOperator
 from airflow_batch_llm.storage.schema import metadata
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-
-VERDICT_MEANINGS: dict[Verdict, str] = {
-    Verdict.OK: "an answer, and it fits the output schema where there is one",
-    Verdict.TRUNCATED: "cut off at the output limit",
-    Verdict.FILTERED: "the provider's content filter took the prompt or the answer",
-    Verdict.REFUSED: "the model declined to answer",
-    Verdict.EMPTY: "success, but no text and no tool call",
-    Verdict.INVALID_OUTPUT: "an answer that does not fit the output schema",
-    Verdict.BAD_REQUEST: "the request is wrong, and would be wrong again",
-    Verdict.TOO_LARGE: "the request is above a limit of the model or of the provider",
-    Verdict.RATE_LIMITED: "the row met a rate limit inside the batch",
-    Verdict.SERVER_ERROR: "the provider's own fault",
-    Verdict.TIMEOUT: "the provider gave the row up",
-    Verdict.EXPIRED: "the batch's window closed before the row's turn came; not charged by the provider",
-    Verdict.CANCELLED: "the batch was cancelled, or refused as a whole, before the row's turn came",
-    Verdict.MISSING: "no result file has a line for it",
-    Verdict.ACCOUNT: "the key or the account: no credit, no permission",
-    Verdict.UNKNOWN: "a line that cannot be understood; its bytes are in `raw/`",
-}
 
 #: Parameters that no docstring describes where the reader of one block would look.
 PARAMETER_MEANINGS: dict[tuple[str, str], str] = {
@@ -154,25 +135,34 @@ def _default(parameter: inspect.Parameter) -> str:
 
 # -- verdicts --------------------------------------------------------------------------------------
 def verdict_table() -> str:
-    """Return verdict, default disposition and meaning."""
+    """Return verdict, default disposition, meaning and reason."""
     rows = [
-        (f"`{verdict}`", f"`{DEFAULT_DISPOSITIONS[verdict]}`", VERDICT_MEANINGS[verdict])
+        (f"`{verdict}`", f"`{MEANINGS[verdict].disposition}`", MEANINGS[verdict].says, MEANINGS[verdict].why)
         for verdict in Verdict
     ]
-    return _table(("verdict", "by default", "what the row says"), rows)
+    return _table(("verdict", "by default", "what the row says", "why that is done"), rows)
 
 
 def openai_code_table() -> str:
-    """Return verdict -> codes, statuses and finish reasons of the OpenAI family."""
-    rows = []
-    for verdict in Verdict:
-        parts = [
-            ", ".join(f"`{key}`" for key, found in table.items() if found is verdict)
-            for table in (dict(sorted(BY_CODE.items())), BY_STATUS, BY_FINISH_REASON)
-        ]
-        if any(parts):
-            rows.append((f"`{verdict}`", *parts))
-    return _table(("verdict", "error code or type", "HTTP status", "finish reason"), rows)
+    """Return the rules of the OpenAI family: part of a row, what it holds, verdict, disposition, reason."""
+    rows = [
+        (
+            rule.part.value,
+            ", ".join(f"`{word}`" for word in rule.words),
+            f"`{rule.verdict}`",
+            f"`{MEANINGS[rule.verdict].disposition}`",
+            rule.why + (f" ({rule.who})" if rule.who else ""),
+        )
+        for part in Part
+        for rule in RULES
+        if rule.part is part
+    ]
+    return _table(("part of the row", "what it holds", "verdict", "by default", "what it means"), rows)
+
+
+def standing_list() -> str:
+    """Return the verdicts in the order in which one of several rows for a request stands."""
+    return ", ".join(f"`{verdict}`" for verdict in sorted(Verdict, key=STANDING.__getitem__))
 
 
 # -- settings, limits ------------------------------------------------------------------------------
@@ -248,6 +238,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "ledger ddl": ledger_ddl,
     "verdicts": verdict_table,
     "openai codes": openai_code_table,
+    "standing": standing_list,
     "settings": settings_table,
     "connection fields": connection_table,
     "dialects": dialect_table,

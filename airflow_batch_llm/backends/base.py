@@ -17,8 +17,9 @@ import httpx
 
 from airflow_batch_llm import __version__
 from airflow_batch_llm.backends.errors import ErrorFacts, parse_error_body
-from airflow_batch_llm.backends.openai_verdicts import ACCOUNT_CODES, KEY_CODES, QUEUE_FULL_CODES
+from airflow_batch_llm.backends.openai_verdicts import KEY_CODES, QUEUE_FULL_CODES
 from airflow_batch_llm.backends.retrying import Again, SafeRetry, T, retry_after, should_retry
+from airflow_batch_llm.core.endings import ACCOUNT_CODES
 from airflow_batch_llm.exceptions import (
     AccountError,
     AuthError,

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from airflow_batch_llm.backends.errors import MESSAGE_LIMIT, ErrorFacts, read_error, token
-from airflow_batch_llm.backends.openai_verdicts import BY_FINISH_REASON, verdict_of_error
+from airflow_batch_llm.backends.openai_verdicts import BY_FINISH_REASON, BY_SHAPE, verdict_of_error
 from airflow_batch_llm.core.model import Row, Usage
 from airflow_batch_llm.core.verdicts import Verdict
 
@@ -128,15 +128,20 @@ def _decode_any(line: bytes) -> Row:
     try:
         value = _loads_tolerant(line)
     except (ValueError, RecursionError):
-        return Row("", Verdict.UNKNOWN, "not_json")
+        return _shaped("", "not_json")
     if not isinstance(value, dict):
-        return Row("", Verdict.UNKNOWN, "not_an_object")
+        return _shaped("", "not_an_object")
     custom_id = value.get("custom_id")
     wire_id = custom_id if isinstance(custom_id, str) else ""
     try:
         return _row_of(wire_id, value)
     except Exception:  # one odd row must never stop the others, whatever it holds
-        return Row(wire_id, Verdict.UNKNOWN, "undecodable")
+        return _shaped(wire_id, "undecodable")
+
+
+def _shaped(wire_id: str, shape: str, *, model: str = "", usage: Usage = _NO_USAGE) -> Row:
+    """Return the row that a shape of the table stands for."""
+    return Row(wire_id, BY_SHAPE[shape], shape, model=model, usage=usage)
 
 
 def _loads_tolerant(line: bytes) -> Any:
@@ -162,11 +167,14 @@ def _mended(value: Any) -> Any:
 
 
 def _row_of(wire_id: str, value: dict[str, Any]) -> Row:
+    record_id = value.get("recordId")
+    if not wire_id and isinstance(record_id, str) and record_id:
+        return _shaped(record_id, "other_protocol")
     response, error = _json_text(value.get("response")), value.get("error")
     if not isinstance(response, dict) or not response:
         if _says_something(error):
             return _error_row(wire_id, read_error(error), None)
-        return Row(wire_id, Verdict.UNKNOWN, "no_response")
+        return _shaped(wire_id, "no_response")
     if "status_code" not in response and "body" not in response:
         response = {"body": response}  # Fireworks: the bare completion
     status, body = _whole(response.get("status_code")), _json_text(response.get("body"))
@@ -181,7 +189,7 @@ def _row_of(wire_id: str, value: dict[str, Any]) -> Row:
     else:
         facts = read_error(error)
     if status is None and facts == ErrorFacts():
-        return Row(wire_id, Verdict.UNKNOWN, "no_status")
+        return _shaped(wire_id, "no_status")
     return _error_row(wire_id, facts, status)
 
 
@@ -191,9 +199,9 @@ def _success_row(wire_id: str, status: int, body: Any, error: Any) -> Row:
     if _says_something(error):
         return _error_row(wire_id, read_error(error), status)
     if not body:
-        return Row(wire_id, Verdict.EMPTY, "no_body")
+        return _shaped(wire_id, "no_body")
     if not isinstance(body, dict) or not isinstance(body.get("choices"), list):
-        return Row(wire_id, Verdict.UNKNOWN, "no_choices")
+        return _shaped(wire_id, "no_choices")
     return _answer_row(wire_id, body)
 
 
@@ -203,14 +211,14 @@ def _answer_row(wire_id: str, body: dict[str, Any]) -> Row:
     usage = _loose_usage(body.get("usage"))
     choice = body["choices"][0] if body["choices"] else None
     if not isinstance(choice, dict):
-        return Row(wire_id, Verdict.EMPTY, "no_choices", model=model, usage=usage)
+        return _shaped(wire_id, "no_choice", model=model, usage=usage)
     message = choice.get("message")
     message = message if isinstance(message, dict) else {"content": choice.get("text")}
     finish = token(choice.get("finish_reason"))
     text, refusal = _text_of(message.get("content")), _text_of(message.get("refusal"))
     calls = _calls_of(message)
     verdict, code = _judge_answer(finish, text, refusal, calls)
-    if verdict is Verdict.REFUSED and refusal:
+    if refusal and (verdict is Verdict.REFUSED or not text):
         text = refusal
     output = calls if verdict is Verdict.OK else None
     return Row(wire_id, verdict, code, "", text, output, finish, model, usage)
@@ -221,12 +229,12 @@ def _judge_answer(finish: str, text: str | None, refusal: str | None, calls: Any
     if by_finish is Verdict.FILTERED:
         return by_finish, "content_filter"
     if refusal:
-        return Verdict.REFUSED, "refusal"
+        return BY_SHAPE["refusal"], "refusal"
     if by_finish is not _OK:
         return by_finish, finish
     if calls or (text and not text.isspace()):
         return _OK, ""
-    return Verdict.EMPTY, "no_content"
+    return BY_SHAPE["no_content"], "no_content"
 
 
 def _calls_of(message: dict[str, Any]) -> list[Any] | None:
@@ -251,10 +259,8 @@ def _error_row(wire_id: str, facts: ErrorFacts, status: int | None) -> Row:
     if (status is None or status < 400) and facts.status is not None:
         status = facts.status
     verdict = verdict_of_error(facts.code, facts.type, status)
-    if verdict is Verdict.UNKNOWN and not facts.code and not facts.type:
-        # Text and nothing else (vLLM: "engine is dead"): the model server never answered.
-        verdict = Verdict.SERVER_ERROR
-    code = facts.code or facts.type or (f"http_{status}" if status is not None else "error")
+    unnamed = "error_text" if status is None or 200 <= status < 300 else f"http_{status}"
+    code = facts.code or facts.type or unnamed
     return Row(wire_id, verdict, code, facts.message[:MESSAGE_LIMIT])
 
 

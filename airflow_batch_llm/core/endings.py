@@ -8,9 +8,26 @@ from dataclasses import dataclass
 from airflow_batch_llm.core.model import Batch, BatchError, RemoteBatch, RemoteStatus
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
 
-QUEUE_CODES = frozenset({"token_limit_exceeded", "too_many_tasks", "queue_full", "request_limit_exceeded"})
+#: Codes (lower case) of a queue that is full: a later try of the same batch can pass. Not ``too_many_tasks``:
+#: Azure says so of a file with more requests than it takes, which halves of it mend and no wait does.
+QUEUE_CODES = frozenset({"token_limit_exceeded", "queue_full", "request_limit_exceeded"})
+#: Codes (lower case) that mean that the account cannot pay or may not use what it asks for.
 ACCOUNT_CODES = frozenset(
-    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "spend_limit_reached"}
+    {
+        "insufficient_quota",
+        "insufficient_balance",
+        "insufficient_credits",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "billing_limit_reached",
+        "spend_limit_reached",
+        "spend_limit_exceeded",
+        "monthly_spend_limit_reached",
+        "payment_required",
+        "account_deactivated",
+        "account_suspended",
+        "not_available_for_plan",
+    }
 )
 #: Code of rows whose batch was refused without naming a line.
 FAILED_WHOLE = "batch_failed_whole"
@@ -26,6 +43,7 @@ class Ending:
 
     :param lines: 1-based input lines that the provider named, with its codes.
     :param halt: error code to stop the job with, None to go on.
+    :param failed: the batch was refused as a whole.
     """
 
     verdict: Verdict
@@ -33,6 +51,7 @@ class Ending:
     lines: Mapping[int, BatchError]
     disposition: Disposition | None = None
     halt: str | None = None
+    failed: bool = False
 
 
 #: Paid for and not to be had: whether the rows are paid for again is a person's decision.
@@ -44,9 +63,10 @@ def ending_of(batch: Batch, remote: RemoteBatch) -> Ending:
     if remote.status is RemoteStatus.EXPIRED:
         return Ending(Verdict.EXPIRED, "batch_expired", {})
     if remote.status is RemoteStatus.CANCELLED:
-        if batch.cancel_asked_by is not None:
+        if batch.cancel_asked_by == "machine":
             return Ending(Verdict.CANCELLED, "batch_cancelled", {})
-        return Ending(Verdict.CANCELLED, "cancelled_elsewhere", {}, Disposition.HALT, "BLLM-032")
+        code = "cancelled_elsewhere" if batch.cancel_asked_by is None else "cancelled_by_hand"
+        return Ending(Verdict.CANCELLED, code, {}, Disposition.HALT, "BLLM-032")
     if remote.status is RemoteStatus.FAILED:
         return _failed(batch, remote)
     return Ending(Verdict.MISSING, "missing", {})
@@ -54,14 +74,16 @@ def ending_of(batch: Batch, remote: RemoteBatch) -> Ending:
 
 def _failed(batch: Batch, remote: RemoteBatch) -> Ending:
     first = remote.errors[0] if remote.errors else BatchError("batch_failed")
-    codes = {error.code for error in remote.errors}
+    codes = {error.code.lower() for error in remote.errors}
     if codes & QUEUE_CODES:
-        return Ending(Verdict.CANCELLED, first.code, {})
+        return Ending(Verdict.CANCELLED, first.code, {}, failed=True)
     if codes & ACCOUNT_CODES:
-        return Ending(Verdict.ACCOUNT, first.code, {}, Disposition.HALT, "BLLM-021")
+        return Ending(Verdict.ACCOUNT, first.code, {}, Disposition.HALT, "BLLM-021", failed=True)
     if codes & SHARED_CODES or first.param in ("file_id", "input_file_id"):
-        return Ending(Verdict.CANCELLED, first.code, {}, Disposition.HALT, "BLLM-023")
-    lines = {error.line: error for error in remote.errors if error.line is not None}
+        return Ending(Verdict.CANCELLED, first.code, {}, Disposition.HALT, "BLLM-023", failed=True)
+    # A line that the batch does not have names no row: to send all of them again would be blind.
+    named = [(error.line, error) for error in remote.errors if error.line is not None]
+    lines = {line: error for line, error in reversed(named) if line <= batch.requests}
     if not lines and batch.requests == 1:
         lines = {1: first}
-    return Ending(Verdict.CANCELLED, "batch_failed" if lines else FAILED_WHOLE, lines)
+    return Ending(Verdict.CANCELLED, "batch_failed" if lines else FAILED_WHOLE, lines, failed=True)

@@ -20,7 +20,7 @@ from airflow_batch_llm.core.model import Attempt, Batch, Job, Outcome, RequestTe
 from airflow_batch_llm.core.policy import attempts_used
 from airflow_batch_llm.core.ports import Reconciled
 from airflow_batch_llm.core.tools import Tools, log
-from airflow_batch_llm.core.verdicts import Disposition, Verdict
+from airflow_batch_llm.core.verdicts import STANDING, WORDED, Disposition, Verdict
 
 
 def rejudge_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> bool:
@@ -64,11 +64,23 @@ class _Slot(msgspec.Struct, gc=False):
     code: str = ""
     message: str = ""
     usage: Usage = Usage()
+    text: str = ""
+
+    def note(self, row: Row, judged: tuple[Verdict, str, str]) -> None:
+        """Take over what a row says."""
+        self.verdict, self.code, message = judged
+        self.usage = row.usage
+        self.message = message if self.verdict is not Verdict.OK else ""
+        self.text = (row.text or "")[:_TEXT_LIMIT] if self.verdict in WORDED else ""
 
 
 _slots = msgspec.json.Decoder(_Slot)
 #: Outcomes written at a time.
 _OUTCOMES = 1000
+#: Refused lines named in an event, and characters of each one's id.
+_LINES_TOLD, _ID_SHOWN = 5, 64
+#: Characters of a filtered or refused row's words that stand beside its outcome; all are in the raw files.
+_TEXT_LIMIT = 2000
 
 
 def judge_batch(
@@ -84,11 +96,13 @@ def judge_batch(
     """Write the batch's outcomes; returns what goes into the ledger and how many rows halt the job."""
     slots = list(iter_requests_as(_slots, tools.workspace, tools.root, batch))
     _read_rows(tools, batch, files, {slot.wire_id: slot for slot in slots})
+    if ending.lines:
+        _tell_refused_lines(tools, batch, slots, ending)
     counts: Counter[str] = Counter()
     good = halts = 0
     totals = [0, 0, 0, 0, 0]
     lines: list[bytes] = []
-    with _outcomes_file(tools, batch) as out:
+    with outcomes_file(tools, batch) as out:
         for line, slot in enumerate(slots, start=1):
             stands = before[line - 1] if before else None
             promoted = slot.verdict is Verdict.OK and stands is not None and stands.verdict is not Verdict.OK
@@ -131,7 +145,7 @@ class _OutcomesFile:
 
 
 @contextmanager
-def _outcomes_file(tools: Tools, batch: Batch) -> Iterator[_OutcomesFile]:
+def outcomes_file(tools: Tools, batch: Batch) -> Iterator[_OutcomesFile]:
     """Write a file of outcomes whose name holds its digest.
 
     Two processes may judge a batch at once, each its own way (other judge, other revision): neither
@@ -148,22 +162,21 @@ def _outcomes_file(tools: Tools, batch: Batch) -> Iterator[_OutcomesFile]:
 def _read_rows(
     tools: Tools, batch: Batch, files: Sequence[Mapping[str, Any]], slots: Mapping[str, _Slot]
 ) -> None:
-    """Join the result rows to their requests; the better of two rows for one request stands."""
-    foreign = repeated = 0
+    """Join the result rows to their requests; of several rows for one request the same one stands always."""
+    foreign, repeats = 0, Counter[str]()
     check = tools.spec.judge.check
     for row in iter_raw_rows(tools, batch, files):
         slot = slots.get(row.wire_id)
         if slot is None:
             foreign += 1
-            continue
-        verdict, code, message = check(row)
-        if slot.verdict is not None:
-            repeated += 1
-            if verdict is not Verdict.OK or slot.verdict is Verdict.OK:
-                continue
-        slot.verdict, slot.code, slot.usage = verdict, code, row.usage
-        slot.message = message if verdict is not Verdict.OK else ""
-    if foreign or repeated:
+        elif slot.verdict is not None:
+            repeats[row.wire_id] += 1
+        else:
+            slot.note(row, check(row))
+    if repeats:
+        _choose_among(tools, batch, files, {wire_id: slots[wire_id] for wire_id in repeats})
+    if foreign or repeats:
+        repeated = repeats.total()
         log.warning("batch %s: %d foreign and %d repeated result rows", batch.batch_id, foreign, repeated)
         tools.ledger.add_event(
             batch.job_id,
@@ -171,6 +184,43 @@ def _read_rows(
             batch_id=batch.batch_id,
             reason=f"foreign={foreign} repeated={repeated}",
         )
+
+
+def _tell_refused_lines(tools: Tools, batch: Batch, slots: Sequence[_Slot], ending: Ending) -> None:
+    """Note which lines the provider refused, and which rows they came from."""
+    named = [
+        f"line {line} ({slots[line - 1].custom_id[:_ID_SHOWN]!r}): {error.code}"
+        for line, error in sorted(ending.lines.items())
+    ]
+    more = f"; and {len(named) - _LINES_TOLD} more" if len(named) > _LINES_TOLD else ""
+    told = "; ".join(named[:_LINES_TOLD]) + more
+    log.error("batch %s: the provider refused it: %s", batch.batch_id, told)
+    tools.ledger.add_event(batch.job_id, "lines_refused", batch_id=batch.batch_id, reason=told)
+
+
+def _choose_among(
+    tools: Tools, batch: Batch, files: Sequence[Mapping[str, Any]], slots: Mapping[str, _Slot]
+) -> None:
+    """Give requests with several rows the one that stands, by what the rows say and not by their order.
+
+    Reads the files again: the first row of each request need not be kept for the few that repeat.
+    """
+    check = tools.spec.judge.check
+    best: dict[str, tuple[int, bytes]] = {}
+    for row in iter_raw_rows(tools, batch, files):
+        slot = slots.get(row.wire_id)
+        if slot is None:
+            continue
+        judged = check(row)
+        place = (STANDING[judged[0]], row_digest(row))
+        if row.wire_id not in best or place < best[row.wire_id]:
+            best[row.wire_id] = place
+            slot.note(row, judged)
+
+
+def row_digest(row: Row) -> bytes:
+    """Digest everything that a row says: decides between rows of the same verdict."""
+    return hashlib.sha256(encode_line(row)).digest()
 
 
 def _outcome(
@@ -187,10 +237,11 @@ def _outcome(
     usage = (used.input, used.output, used.cached, used.cache_write, used.reasoning)
     if verdict is Verdict.OK:
         return Outcome(slot.custom_id, slot.wire_id, verdict, Disposition.LAND, code or verdict.value, usage)
-    if verdict is None:
+    if verdict is None or (verdict is Verdict.CANCELLED and ending.failed):
+        # A gateway writes "the batch failed" for each row: that says no more than no row at all.
         named = ending.lines.get(line)
         if named is not None:
-            verdict, code, message = Verdict.BAD_REQUEST, named.code, named.message
+            verdict, code, message = Verdict.BAD_REQUEST, named.code, f"line {line}: {named.message}"
         else:
             verdict, code, forced = ending.verdict, ending.code, ending.disposition
     elif verdict is Verdict.CANCELLED and ending.disposition is Disposition.HALT:
@@ -203,10 +254,10 @@ def _outcome(
             slot.history, revision=job.revision, since_round=int(job.seen.get("allowance_round", 0))
         )
         changeable = tools.spec.policy.changeable(
-            verdict, model=batch.model, params=template.params, overrides=batch.overrides
+            verdict, code, model=batch.model, params=template.params, overrides=batch.overrides
         )
         disposition, exhausted = tools.spec.policy.decide(
-            verdict, charged=charged, free=free, changeable=changeable
+            verdict, code, charged=charged, free=free, changeable=changeable
         )
     return Outcome(
         custom_id=slot.custom_id,
@@ -217,4 +268,5 @@ def _outcome(
         usage=usage,
         message=message,
         exhausted=exhausted,
+        text=slot.text,
     )

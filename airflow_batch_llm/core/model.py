@@ -166,6 +166,7 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     usage: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # input, output, cached, cache_write, reasoning
     message: str = ""  # provider's error text; goes to the dead-letter table only
     exhausted: bool = False  # dead only because the attempts allowed are used up
+    text: str = ""  # what a filtered or refused row says (its first 2,000 characters)
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):

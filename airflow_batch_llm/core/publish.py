@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import msgspec
 from airflow_batch_llm.core.drafts import Answer
 from airflow_batch_llm.core.files import encode_line, iter_requests, results_path
 from airflow_batch_llm.core.jsonl import iter_lines, loads, read_chunks
-from airflow_batch_llm.core.judging import iter_raw_rows
+from airflow_batch_llm.core.judging import iter_raw_rows, row_digest
 from airflow_batch_llm.core.model import Batch, Job, Row, Usage
 from airflow_batch_llm.core.ports import RowIndex, Workspace
 from airflow_batch_llm.core.tools import Tools
@@ -110,19 +110,12 @@ def _answer_lines(tools: Tools, batch: Batch, wires: set[str]) -> Iterator[tuple
     with tempfile.TemporaryDirectory(prefix="batch-llm-answers-") as folder:
         spool = (Path(folder) / "answers").open("w+b")
         with spool:
-            places: dict[str, tuple[int, int, Usage, bool]] = {}
+            places: dict[str, tuple[int, int, Usage]] = {}
             offset = 0
-            for row in iter_raw_rows(tools, batch, batch.files):
-                if row.verdict is not Verdict.OK or row.wire_id not in asked:
-                    continue
-                standing = places.get(row.wire_id)
-                if standing is not None and standing[3]:
-                    continue
-                line, judged = _answer_line(tools, batch, row, *asked[row.wire_id])
-                if standing is None or judged:
-                    spool.write(line)
-                    places[row.wire_id] = (offset, len(line), row.usage, judged)
-                    offset += len(line)
+            for row, line in _chosen(tools, batch, asked):
+                spool.write(line)
+                places[row.wire_id] = (offset, len(line), row.usage)
+                offset += len(line)
             if len(places) != len(asked) or len(asked) != len(wires):
                 raise AccountingError(
                     f"batch {batch.batch_id}: {len(wires)} rows are answered, "
@@ -130,9 +123,39 @@ def _answer_lines(tools: Tools, batch: Batch, wires: set[str]) -> Iterator[tuple
                 )
             spool.flush()
             for wire_id in asked:
-                place, size, used, _ = places[wire_id]
+                place, size, used = places[wire_id]
                 spool.seek(place)
                 yield spool.read(size), used
+
+
+def _chosen(
+    tools: Tools, batch: Batch, asked: Mapping[str, tuple[str, dict[str, Any]]]
+) -> Iterator[tuple[Row, bytes]]:
+    """Yield the answers of a batch with their lines; where one request has several, the one that stands last.
+
+    What today's judge calls an answer stands before what it does not, and then the one that was judged:
+    the order of the rows decides nothing.
+    """
+    seen: set[str] = set()
+    repeated: dict[str, tuple[bool, bytes] | None] = {}
+    for row in _answered(tools, batch, asked):
+        if row.wire_id in seen:
+            repeated[row.wire_id] = None
+        else:
+            seen.add(row.wire_id)
+            yield row, _answer_line(tools, batch, row, *asked[row.wire_id])[0]
+    for row in _answered(tools, batch, repeated) if repeated else ():
+        line, judged = _answer_line(tools, batch, row, *asked[row.wire_id])
+        place, best = (not judged, row_digest(row)), repeated[row.wire_id]
+        if best is None or place < best:
+            repeated[row.wire_id] = place
+            yield row, line
+
+
+def _answered(tools: Tools, batch: Batch, wires: Collection[str]) -> Iterator[Row]:
+    for row in iter_raw_rows(tools, batch, batch.files):
+        if row.verdict is Verdict.OK and row.wire_id in wires:
+            yield row
 
 
 def _answer_line(

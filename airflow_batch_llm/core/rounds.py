@@ -58,10 +58,21 @@ def plan_next_round(tools: Tools, job: Job, template: RequestTemplate) -> Job | 
         tools.halt(job, "BLLM-023", f"{refused} batches of round {job.round} were refused as a whole")
         return tools.reload(job)
     with ExitStack() as stack:
-        members = _member_index(tools, job, sources, stack)
-        answered = _answered_in_duplicates(tools, job)
-        again = _leftovers(tools, job, template, sources, members, answered)
+        again = _again_of(tools, job, template, sources, stack)
         return _pin(tools, job, template, again, delay=tools.spec.policy.delay)
+
+
+def has_leftovers(tools: Tools, job: Job, template: RequestTemplate) -> bool:
+    """Say whether a further round would hold any row."""
+    with ExitStack() as stack:
+        return any(True for _ in _again_of(tools, job, template, _sources(tools, job), stack))
+
+
+def _again_of(
+    tools: Tools, job: Job, template: RequestTemplate, sources: Sequence[Batch], stack: ExitStack
+) -> Iterator[_Again]:
+    members = _member_index(tools, job, sources, stack)
+    return _leftovers(tools, job, template, sources, members, _answered_in_duplicates(tools, job))
 
 
 def _refused_whole(batch: Batch) -> bool:
@@ -160,7 +171,7 @@ def _again(
     cut_before: bool,
 ) -> _Again:
     model, overrides = tools.spec.policy.change(
-        outcome.verdict, model=batch.model, params=template.params, overrides=batch.overrides
+        outcome.verdict, outcome.code, model=batch.model, params=template.params, overrides=batch.overrides
     )
     request = msgspec.structs.replace(request, history=(*request.history, attempt_of(batch, outcome)))
     if template.native and (model, overrides) != (batch.model, dict(batch.overrides)):
