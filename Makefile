@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 unexport AIRFLOW_CONFIG
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test test-unit test-integration test-e2e lint format venv-demo venv-dev clean
+.PHONY: help demo demo-ui test test-unit test-integration test-e2e test-peers lint format venv-demo venv-dev clean
 
 help: ## Say what there is.
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -35,6 +35,10 @@ test-integration: venv-dev ## The tests with real Airflow tasks, databases and t
 test-e2e: venv-dev ## The tests with a whole Airflow.
 	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/e2e
 
+test-peers: venv-dev ## Whole jobs against servers of other people, which it installs itself (docs/peers.md).
+	nice $(BIN)/python -m tests.peers.install .peers
+	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/peers
+
 lint: venv-dev ## ruff and mypy.
 	$(BIN)/ruff check $(PATHS)
 	$(BIN)/ruff format --check $(PATHS)
@@ -51,5 +55,5 @@ venv-dev:
 	@.ci/venv $(VENV) dev $(PYTHON)
 
 clean: ## Remove the environment and all that demo and tests left.
-	rm -rf $(VENV) .demo .test .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .demo .test .peers .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find airflow_batch_llm example_dags tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

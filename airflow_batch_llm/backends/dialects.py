@@ -91,7 +91,13 @@ DIALECTS: dict[str, Dialect] = {
         ),
         # Any server with OpenAI's files and batches: the smallest limits met in the family, and no
         # fields that a strict server may refuse.
-        Dialect(name="generic", base_url=None, limits=_limits(50_000, 100, 10), key_required=False),
+        Dialect(
+            name="generic",
+            base_url=None,
+            limits=_limits(50_000, 100, 10),
+            key_required=False,
+            statuses={"scheduling": "queued"},  # AIBrix, before a batch has found a place to run
+        ),
     )
 }
 

@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: How the text of an exception begins that a gateway (OGX) passes on in place of the model server's error:
+#: the OpenAI client's own words, and pydantic's for a body that the gateway itself would not take.
+_STATUS_IN_TEXT = re.compile(r"Error code: ([45]\d\d)\b")
+_BODY_REFUSED = re.compile(r"\d+ validation errors? for ")
+_UNPROCESSABLE = 422
 MESSAGE_LIMIT = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFacts:
     """The parts of an error object. ``code`` and ``type`` are short tokens or ""; ``status`` is an HTTP
-    status that the object itself names (``"code": 400``), None where it names none."""
+    status that the object itself names (``"code": 400``, or in its text), None where it names none."""
 
     code: str = ""
     type: str = ""
@@ -49,16 +54,17 @@ def read_error(value: Any) -> ErrorFacts:
         else:
             break
     if isinstance(value, str):
-        return ErrorFacts(code=token(value), message=value[:MESSAGE_LIMIT])
+        return ErrorFacts(code=token(value), message=value[:MESSAGE_LIMIT], status=_status_in_text(value))
     if not isinstance(value, dict):
         return ErrorFacts()
     code, status = _code_and_status(value)
+    message = _message(value)
     return ErrorFacts(
         code=code,
         type=token(value.get("type")),
         param=token(value.get("param")),
-        message=_message(value),
-        status=status,
+        message=message,
+        status=status if status is not None else _status_in_text(message),
     )
 
 
@@ -77,6 +83,13 @@ def _code_and_status(error: dict[str, Any]) -> tuple[str, int | None]:
     if isinstance(code, int) and not isinstance(code, bool) and 100 <= code <= 599:
         return token(error.get("status")), code
     return token(code) or token(error.get("status")), None
+
+
+def _status_in_text(message: str) -> int | None:
+    found = _STATUS_IN_TEXT.match(message)
+    if found:
+        return int(found[1])
+    return _UNPROCESSABLE if _BODY_REFUSED.match(message) else None
 
 
 def _message(error: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ Reference: developers.openai.com, guide "Batch" and API reference "Files", "Batc
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -102,6 +103,8 @@ class OpenAIBackend:
         timeout = self._client.timeout(self._options.transfer_timeout_seconds)
 
         call = self._client.named("POST", "/files")
+        # One boundary for all tries: a repeat sends the same bytes, and can be told for one.
+        form = {"content-type": f"multipart/form-data; boundary={secrets.token_hex(16)}"}
 
         async def attempt() -> str:
             url = self._client.url(call.path)
@@ -109,7 +112,7 @@ class OpenAIBackend:
                 try:
                     reply = await self._client.http().post(
                         url,
-                        headers=self._client.headers_for(url),
+                        headers=self._client.headers_for(url) | form,
                         data=fields,  # httpx writes fields before files, as some servers need them
                         files={"file": (name, file, "application/jsonl")},
                         timeout=timeout,

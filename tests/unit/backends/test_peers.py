@@ -1,0 +1,86 @@
+"""What servers that nobody here wrote have sent, byte for byte (``peers/``; see docs/peers.md)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from airflow_batch_llm.backends.openai_rows import decode_row
+from airflow_batch_llm.core.jsonl import iter_lines
+from airflow_batch_llm.core.model import BatchError, RemoteStatus, ResultFile, Row, Usage
+from airflow_batch_llm.core.verdicts import DEFAULT_DISPOSITIONS, Disposition, Verdict
+from airflow_batch_llm.exceptions import NotFound
+from tests.unit.backends.conftest import Bench
+from tests.unit.backends.scripted_server import Reply
+
+PEERS = Path(__file__).parent / "peers"
+
+
+def rows(name: str) -> list[Row]:
+    return [decode_row(line) for _, line in iter_lines([(PEERS / name).read_bytes()])]
+
+
+def sent(name: str, status: int = 200) -> Reply:
+    return Reply(status, (PEERS / name).read_bytes(), {"content-type": "application/json"})
+
+
+def test_ogx_puts_the_answer_into_a_string_and_ends_its_file_without_a_line_end() -> None:
+    assert rows("ogx_output.jsonl") == [
+        Row("r-1", Verdict.OK, text="echo: hi", finish_reason="stop", model="chat/m-1", usage=Usage(3, 4))
+    ]
+
+
+def test_ogx_names_the_status_of_a_failed_row_in_its_text_only() -> None:
+    failed = rows("ogx_error.jsonl")
+    assert [(row.wire_id, row.verdict.value) for row in failed] == [
+        ("r-1", "server_error"),
+        ("r-2", "bad_request"),
+        ("r-3", "rate_limited"),
+        ("r-4", "bad_request"),
+    ]
+    retried = [row.wire_id for row in failed if DEFAULT_DISPOSITIONS[row.verdict] is Disposition.RETRY]
+    assert retried == ["r-1", "r-3"]
+
+
+def test_ogx_refuses_a_batch_line_by_line_although_they_share_the_fault(bench: Bench) -> None:
+    bench.server.script = [sent("ogx_failed.json")]
+    batch = bench.run(lambda backend: backend.retrieve("batch_1d3411ea25eb4c4a"), "generic")
+    assert (batch.status, batch.files, batch.expires_at) == (RemoteStatus.FAILED, (), None)
+    text = "Model 'm-1' does not exist or is not supported"
+    assert batch.errors == (BatchError("model_not_found", 1, "body.model", text),)
+
+
+def test_aibrix_lets_a_batch_wait_in_a_status_of_its_own(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.server.script = [sent("aibrix_scheduling.json")]
+    with caplog.at_level(logging.WARNING):
+        batch = bench.run(lambda backend: backend.retrieve("4ecd724e"), "generic")
+    assert (batch.status, batch.raw_status, batch.files) == (RemoteStatus.PENDING, "scheduling", ())
+    assert not caplog.records, "a status that is known is not told as unknown"
+
+
+def test_aibrix_calls_an_expired_batch_completed_and_names_a_file_that_it_does_not_have(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.server.script = [sent("aibrix_expired.json")]
+    batch = bench.run(lambda backend: backend.retrieve("27c58d3f"), "generic")
+    assert batch.status is RemoteStatus.DONE and batch.counts == {
+        "total": 20000,
+        "completed": 19723,
+        "failed": 0,
+    }
+    (file,) = batch.files
+    assert file == ResultFile("output", "e1a2f8c2-3713-38ef-aade-8fc268d66791")
+    bench.server.script = [sent("aibrix_no_content.json", 404), sent("aibrix_no_content.json", 404)]
+    with pytest.raises(NotFound):
+        bench.run(lambda backend: backend.download(batch, file, tmp_path / "output.jsonl"), "generic")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_aibrix_refuses_to_cancel_what_has_ended(bench: Bench) -> None:
+    bench.server.script = [sent("aibrix_no_cancel.json", 409), sent("aibrix_expired.json")]
+    batch = bench.run(lambda backend: backend.cancel("27c58d3f"), "generic")
+    assert batch.status is RemoteStatus.DONE
