@@ -6,18 +6,20 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from airflow_batch_llm.core.by_hand import Declined
 from airflow_batch_llm.exceptions import BatchLLMError, LedgerSchemaError
 
-OK, FAILED, NEEDS_MIGRATION, NOT_FOUND, AMBIGUOUS, WRONG_STATE = 0, 1, 3, 4, 5, 6
+OK, FAILED, NEEDS_MIGRATION, NOT_FOUND, AMBIGUOUS, WRONG_STATE, UNFINISHED = 0, 1, 3, 4, 5, 6, 7
 
 _MEANINGS = {
     OK: "done",
-    FAILED: "the ledger cannot be reached or opened",
+    FAILED: "the ledger, the workspace, a connection or its provider cannot be reached or used",
     2: "wrong arguments",
     NEEDS_MIGRATION: "the ledger's tables are missing or of another version",
-    NOT_FOUND: "no such job",
+    NOT_FOUND: "no such job, batch, letter or hold",
     AMBIGUOUS: "several jobs begin like that",
-    WRONG_STATE: "the job is not in a state that allows it; nothing was changed",
+    WRONG_STATE: "not possible as things stand; nothing was changed",
+    UNFINISHED: "done in part; run it again",
 }
 
 
@@ -46,6 +48,9 @@ def exit_status(work: Callable[[argparse.Namespace], None], args: argparse.Names
     except Stopped as e:
         print(f"batch-llm: {e}", file=sys.stderr)
         return e.status
+    except Declined as e:
+        print(f"batch-llm: {e}", file=sys.stderr)
+        return WRONG_STATE
     except LedgerSchemaError as e:
         print(f"batch-llm: {e}", file=sys.stderr)
         return NEEDS_MIGRATION

@@ -5,24 +5,20 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from airflow_batch_llm.cli.exits import epilog, exit_status
-from airflow_batch_llm.cli.printing import add_json, add_limit, first, print_json, print_table, when
-from airflow_batch_llm.cli.target import add_target, open_target
+from airflow_batch_llm.cli.exits import exit_status
+from airflow_batch_llm.cli.parsers import add_command
+from airflow_batch_llm.cli.printing import add_limit, first, print_json, print_table, when
+from airflow_batch_llm.cli.target import open_target
 from airflow_batch_llm.core.model import Job, JobState
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add ``jobs`` to the command line."""
-    what = "list the jobs of the ledger, the newest first"
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "jobs", help=what, description=what, epilog=epilog()
-    )
+    parser = add_command(subparsers, "jobs", "list the jobs of the ledger, the newest first", job=False)
     states = [state.value for state in JobState]
     parser.add_argument("--state", choices=states, help="only jobs in this state")
     parser.add_argument("--dag", metavar="DAG_ID", help="only jobs of this DAG")
     add_limit(parser, "jobs")
-    add_json(parser)
-    add_target(parser)
     return parser
 
 

@@ -21,7 +21,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("airflow_batch_llm.cli.show", "show a job with its batches and counts"),
     "events": ("airflow_batch_llm.cli.events", "list what happened to a job, in order"),
     "resume": ("airflow_batch_llm.cli.resume", "let a halted job go on"),
-    "dead-letters": ("airflow_batch_llm.cli.letters", "list the rows that failed for good"),
+    "cancel": ("airflow_batch_llm.cli.cancel", "halt a job and cancel its batches"),
+    "adopt": ("airflow_batch_llm.cli.adopt", "say which batch at the provider one of ours is"),
+    "abandon": ("airflow_batch_llm.cli.abandon", "give a batch up: its rows are sent again"),
+    "accept": ("airflow_batch_llm.cli.accept", "take a job as it is"),
+    "dead-letters": ("airflow_batch_llm.cli.letters", "look at rows that failed for good, decide about them"),
 }
 
 _PROCESS_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"

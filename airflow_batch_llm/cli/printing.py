@@ -6,12 +6,20 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
 from typing import Any
 
 #: A code is a short token; whatever else a provider puts there may quote what it was asked.
 _CODE = re.compile(r"[A-Za-z0-9_.\-]{0,64}")
+
+
+@contextmanager
+def logs_apart() -> Iterator[None]:
+    """Let what Airflow logs outside of its own processes go to standard error: it writes to the other."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def positive(text: str) -> int:

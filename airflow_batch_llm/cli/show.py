@@ -5,23 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from airflow_batch_llm.cli.exits import AMBIGUOUS, NOT_FOUND, epilog, exit_status
+from airflow_batch_llm.cli.exits import exit_status
 from airflow_batch_llm.cli.jobs import job_facts
-from airflow_batch_llm.cli.printing import add_json, code_only, print_facts, print_json, print_table, when
-from airflow_batch_llm.cli.target import add_job, add_target, find_job, open_target
+from airflow_batch_llm.cli.parsers import add_command
+from airflow_batch_llm.cli.printing import code_only, print_facts, print_json, print_table, when
+from airflow_batch_llm.cli.target import find_job, open_target
 from airflow_batch_llm.core.model import Batch, Job, JobState
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add ``show`` to the command line."""
-    what = "show a job with its batches and counts"
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "show", help=what, description=what, epilog=epilog(NOT_FOUND, AMBIGUOUS)
-    )
-    add_job(parser)
-    add_json(parser)
-    add_target(parser)
-    return parser
+    return add_command(subparsers, "show", "show a job with its batches and counts")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,7 +32,7 @@ def _show(args: argparse.Namespace) -> None:
         for (state, code), number in sorted(ledger.count_dead_letters(job.job_id).items())
     ]
     if args.json:
-        facts = {"batches": [_batch_facts(batch) for batch in batches], "dead_letters": letters}
+        facts = {"batches": [batch_facts(batch) for batch in batches], "dead_letters": letters}
         print_json({**job_facts(job), **facts})
         return
     _print_job(job)
@@ -98,7 +92,8 @@ def _print_batches(batches: list[Batch]) -> None:
     print_table(titles, rows)
 
 
-def _batch_facts(batch: Batch) -> dict[str, Any]:
+def batch_facts(batch: Batch) -> dict[str, Any]:
+    """Describe a batch for ``--json``."""
     return {
         "batch_id": batch.batch_id,
         "kind": batch.kind.value,

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_batch_llm.cli.exits import AMBIGUOUS, NOT_FOUND, Stopped
-from airflow_batch_llm.core.model import Job
+from airflow_batch_llm.cli.printing import logs_apart
+from airflow_batch_llm.core.model import Batch, Job
 from airflow_batch_llm.exceptions import ConfigurationError, LedgerSchemaError
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.migrate import check
@@ -42,6 +43,15 @@ def add_job(parser: argparse._ActionsContainer, **how: Any) -> None:
     )
 
 
+def add_batch(parser: argparse.ArgumentParser) -> None:
+    """Add ``BATCH``."""
+    parser.add_argument(
+        "batch",
+        metavar="BATCH",
+        help="id of a batch of the job as show prints it, or what follows the job's id",
+    )
+
+
 def find_target(args: argparse.Namespace, *, make: bool) -> tuple[str | URL, str | None]:
     """Return the ledger that the arguments name, or else the one that tasks use.
 
@@ -51,6 +61,11 @@ def find_target(args: argparse.Namespace, *, make: bool) -> tuple[str | URL, str
     """
     if args.url is not None:
         return args.url, args.schema
+    with logs_apart():
+        return _configured_target(args, make=make)
+
+
+def _configured_target(args: argparse.Namespace, *, make: bool) -> tuple[str | URL, str | None]:
     from airflow_batch_llm.hooks.settings import read_settings
     from airflow_batch_llm.hooks.state import default_ledger_path, ledger_url
 
@@ -85,6 +100,14 @@ def find_job(ledger: SqlLedger, wanted: str) -> Job:
     if len(found) > 1:
         raise Stopped(AMBIGUOUS, f"several jobs begin with {wanted!r}; give more of the id")
     return found[0]
+
+
+def find_batch(ledger: SqlLedger, job: Job, wanted: str) -> Batch:
+    """Return the batch of the job. :raises Stopped: there is none."""
+    for batch in ledger.batches(job.job_id):
+        if wanted in (batch.batch_id, batch.batch_id.removeprefix(f"{job.job_id}-")):
+            return batch
+    raise Stopped(NOT_FOUND, f"job {job.job_id} has no batch {wanted!r}; batch-llm show lists them")
 
 
 def _default_file(path: Path, *, make: bool) -> URL:

@@ -199,7 +199,7 @@ class Ledger(Protocol):
         """Merge into ``seen``."""
         ...
 
-    def halt_job(self, job: Job, code: str, reason: str) -> Job | None: ...
+    def halt_job(self, job: Job, code: str, reason: str, *, actor: str = "machine") -> Job | None: ...
 
     def resume_job(
         self, job: Job, *, actor: str, reason: str, deadline_at: float | None = None
@@ -207,8 +207,13 @@ class Ledger(Protocol):
         """``halted -> running``; ``deadline_at`` is the job's new bound, None leaves the one it has."""
         ...
 
+    def accept_job(self, job: Job, *, letters: int, actor: str, reason: str) -> Job | None:
+        """Note that a person takes a halted or settled job as it is; ``letters`` dead ones are accepted."""
+        ...
+
     def settle_job(self, job: Job, counts: Mapping[str, int]) -> Job | None:
-        """-> ``settled`` with the final counts, ``settled_at`` now. Again on a settled job is allowed."""
+        """-> ``settled`` with the final counts, ``settled_at`` now. Again on a settled job is allowed; from
+        ``halted`` only where a person has accepted the job."""
         ...
 
     # -- batches -----------------------------------------------------------------------------------
@@ -240,8 +245,11 @@ class Ledger(Protocol):
         """Note the first look that found nothing after the lease ended (only if none is noted)."""
         ...
 
-    def leave_submitting(self, batch: Batch, *, reason: str, not_before: float | None = None) -> Batch | None:
-        """``submitting -> uploaded``, same attempt number: the create call surely took no effect."""
+    def leave_submitting(
+        self, batch: Batch, *, reason: str, not_before: float | None = None, actor: str = "machine"
+    ) -> Batch | None:
+        """``submitting -> uploaded``, same attempt number: the create call surely took no effect, or a
+        person says so."""
         ...
 
     def mark_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
@@ -275,6 +283,22 @@ class Ledger(Protocol):
         """Insert a ``duplicate`` in state ``submitted`` beside ``batch``, once per provider id.
 
         Its batch_id is ``<batch_id>-d<attempt>``; ``cancel_asked_by`` is set to ``machine``.
+    def batches_at_provider(self, provider_batch_id: str) -> list[Batch]:
+        """Return the batches of all jobs that have this id at a provider."""
+        ...
+
+    def adopt(self, batch: Batch, remote: RemoteBatch, *, actor: str, reason: str) -> Batch | None:
+        """``submitting|lost -> submitted``: a person says which batch at the provider it is.
+
+        None as well where another batch, of whatever job, has this id."""
+        ...
+
+    def write_off(
+        self, batch: Batch, result: Reconciled, *, error_code: str | None, actor: str, reason: str
+    ) -> Batch | None:
+        """``planned|uploaded|lost|reconciled -> reconciled`` with outcomes that a person decided."""
+        ...
+
         """
         ...
 

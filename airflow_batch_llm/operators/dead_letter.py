@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_batch_llm.core.by_hand import acceptance_of, settle_accepted
 from airflow_batch_llm.core.files import results_path
-from airflow_batch_llm.core.model import Job
+from airflow_batch_llm.core.model import Job, JobState
 from airflow_batch_llm.core.settle import tally
 from airflow_batch_llm.core.spec import Progress, Until
 from airflow_batch_llm.exceptions import AllRowsFailed, ConfigurationError, DeadLetterLimit
@@ -25,7 +26,8 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
     """Settle the job: results and dead letters first, then the verdict on the run.
 
     :param max_dead_letter_ratio: share of open dead letters (of all rows) above which the task fails.
-        The default 0 makes any dead row red, after everything else has been published.
+        The default 0 makes any dead row red, after everything else has been published. A person who
+        accepts the job (``batch-llm accept``) makes it green all the same.
     :raises AirflowFailException: too many dead letters, no row answered at all, or the job is halted.
     """
 
@@ -38,8 +40,17 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
         self.max_dead_letter_ratio = max_dead_letter_ratio
 
     async def work(self, session: JobSession, context: Context) -> Progress:
-        """Finish whatever is left to do and settle."""
-        return await session.engine.advance(Until.SETTLED)
+        """Finish whatever is left to do and settle; close a halted job that a person has accepted."""
+        while True:
+            progress = await session.engine.advance(Until.SETTLED)
+            if not progress.done or progress.job.state is not JobState.HALTED:
+                return progress
+            accepted = acceptance_of(progress.job)
+            if accepted is None:
+                return progress
+            settled = settle_accepted(session.tools, progress.job, accepted)
+            if settled is not None:
+                return Progress(settled, True)
 
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
         """Return the counts, or fail with the commonest codes."""
@@ -47,6 +58,10 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
         refuse_halted(session.ledger, job)
         self._tell(session, job, codes)
         rows, answered, dead = _count(job, "rows"), _count(job, "answered"), sum(codes.values())
+        accepted = acceptance_of(job)
+        if accepted is not None and dead <= accepted.letters:
+            self.log.info("%d dead letters are accepted by %s: %s", dead, accepted.actor, accepted.reason)
+            return {**summary(job), "dead_letters": dict(codes.most_common(_SHOWN_CODES))}
         if rows and not answered:
             told = _what_they_say(session, job, codes)
             raise AllRowsFailed(f"job {job.job_id}: none of {rows} rows was answered; {told}")

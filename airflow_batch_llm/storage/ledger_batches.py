@@ -14,10 +14,16 @@ from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event
 from airflow_batch_llm.storage.records import batch_from, clean_text, json_text, usage_values
 from airflow_batch_llm.storage.schema import batch as batch_table
 from airflow_batch_llm.storage.schema import job as job_table
+from airflow_batch_llm.storage.schema import meta
 from airflow_batch_llm.storage.types import clock
 
 _CAN_BE_PUT_BACK = frozenset(
     {BatchState.UPLOADED, BatchState.SUBMITTING, BatchState.SUBMITTED, BatchState.ENDED}
+)
+
+_CAN_BE_ADOPTED = frozenset({BatchState.SUBMITTING, BatchState.LOST})
+_CAN_BE_WRITTEN_OFF = frozenset(
+    {BatchState.PLANNED, BatchState.UPLOADED, BatchState.LOST, BatchState.RECONCILED}
 )
 
 
@@ -92,15 +98,20 @@ class BatchTransitions(LedgerBase):
             batch, BatchState.SUBMITTING, values, "looked", *due, reason=f"attempt {batch.attempt}: not found"
         )
 
-    def leave_submitting(self, batch: Batch, *, reason: str, not_before: float | None = None) -> Batch | None:
-        """``submitting -> uploaded``, same attempt number: the create call surely took no effect."""
+    def leave_submitting(
+        self, batch: Batch, *, reason: str, not_before: float | None = None, actor: str = "machine"
+    ) -> Batch | None:
+        """``submitting -> uploaded``, same attempt number: the create call surely took no effect, or a
+        person says so."""
         values = {
             "state": BatchState.UPLOADED.value,
             "lease_until": None,
             "first_look_at": None,
             "not_before": not_before,
         }
-        return self._move_batch(batch, BatchState.SUBMITTING, values, "submitting_left", reason=reason)
+        return self._move_batch(
+            batch, BatchState.SUBMITTING, values, "submitting_left", reason=reason, actor=actor
+        )
 
     def mark_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
         """``submitting -> submitted`` where the attempt is still ours."""
@@ -167,18 +178,32 @@ class BatchTransitions(LedgerBase):
         again = batch.state is BatchState.RECONCILED
         t = batch_table.c
         also = (t.judge == batch.judge, t.judge != result.judge) if again else ()
-        values = {
-            "state": BatchState.RECONCILED.value,
-            "outcomes_sha256": result.outcomes_sha256,
-            "judge": result.judge,
-            "counts": json_text(dict(result.counts)),
-            "files": json_text([dict(file) for file in result.files]),
-            **usage_values(result.usage),
-        }
+        values = _reconciled_values(result)
         expect = BatchState.RECONCILED if again else BatchState.ENDED
         action = "rejudged" if again else "reconciled"
         reason = ", ".join(f"{verdict} {n}" for verdict, n in sorted(result.counts.items()))
         return self._move_batch(batch, expect, values, action, *also, reason=reason)
+
+    def give_up_unsent(self, batch: Batch, result: Reconciled, *, reason: str) -> Batch | None:
+        """``planned|uploaded -> reconciled`` with outcomes of rows that are not sent, as the time is over.
+
+        From the very state that ``batch`` shows, and only while the job's deadline is in the past: whoever
+        gives the job more time at this moment comes before or after.
+        """
+        if batch.state not in NOT_SENT:
+            return None
+        of_job = job_table.c.job_id == batch.job_id
+        late = exists().where(
+            of_job, job_table.c.revision == batch.revision, job_table.c.deadline_at < clock()
+        )
+        lock = select(job_table.c.revision).where(of_job).with_for_update(read=True)
+        values = {**_reconciled_values(result), "not_before": None, "ended_at": clock()}
+        with writing(self.engine) as connection:
+            connection.execute(lock).all()
+            if not _update_batch(connection, batch, batch.state, values, late):
+                return None
+            append_event(connection, batch.job_id, "given_up", batch_id=batch.batch_id, reason=reason)
+            return _existing_batch(connection, batch.batch_id)
 
     def mark_lost(self, batch: Batch, reason: str) -> Batch | None:
         """``submitted -> lost``."""
@@ -198,6 +223,60 @@ class BatchTransitions(LedgerBase):
         return self._move_batch(
             batch, BatchState.SUBMITTED, values, "cancel_asked", *also, reason=reason, actor=actor
         )
+
+    def batches_at_provider(self, provider_batch_id: str) -> list[Batch]:
+        """Return the batches of all jobs that have this id at a provider."""
+        query = select(batch_table).where(batch_table.c.provider_batch_id == provider_batch_id)
+        with reading(self.engine) as connection:
+            found = connection.execute(query.order_by(batch_table.c.batch_id)).mappings()
+            return [batch_from(row) for row in found]
+
+    def adopt(self, batch: Batch, remote: RemoteBatch, *, actor: str, reason: str) -> Batch | None:
+        """``submitting|lost -> submitted``: a person says which batch at the provider it is.
+
+        None as well where another batch, of whatever job, has this id.
+        """
+        values = {
+            "state": BatchState.SUBMITTED.value,
+            "lease_until": None,
+            "first_look_at": None,
+            "not_before": None,
+            "provider_batch_id": remote.id,
+            "provider_status": remote.status.value,
+            "submitted_at": clock(),
+        }
+        if batch.state not in _CAN_BE_ADOPTED:
+            return None
+        t = batch_table.c
+        taken = select(t.batch_id).where(t.provider_batch_id == remote.id, t.batch_id != batch.batch_id)
+        # Two adoptions of one id into two batches wait for each other here.
+        lock = select(meta.c.value).where(meta.c.name == "namespace").with_for_update()
+        with writing(self.engine) as connection:
+            connection.execute(lock).all()
+            if connection.execute(taken).first() is not None:
+                return None
+            if not _update_batch(connection, batch, batch.state, values):
+                return None
+            text = f"provider batch {remote.id}: {reason}"
+            append_event(
+                connection, batch.job_id, "adopted", batch_id=batch.batch_id, actor=actor, reason=text
+            )
+            return _existing_batch(connection, batch.batch_id)
+
+    def write_off(
+        self, batch: Batch, result: Reconciled, *, error_code: str | None, actor: str, reason: str
+    ) -> Batch | None:
+        """``planned|uploaded|lost|reconciled -> reconciled`` with outcomes that a person decided.
+
+        From the very state, and the very outcomes, that ``batch`` shows.
+        """
+        if batch.state not in _CAN_BE_WRITTEN_OFF:
+            return None
+        t = batch_table.c
+        same = t.outcomes_sha256 == batch.outcomes_sha256
+        also = (same,) if batch.state is BatchState.RECONCILED else ()
+        values = {**_reconciled_values(result), "not_before": None, "error_code": error_code}
+        return self._move_batch(batch, batch.state, values, "written_off", *also, reason=reason, actor=actor)
 
     def record_duplicate(self, batch: Batch, remote: RemoteBatch, attempt: int) -> Batch:
         """Insert a ``duplicate`` in state ``submitted`` beside ``batch``, once per provider id.
@@ -252,6 +331,17 @@ def _update_batch(
         .values(**values, updated_at=clock())
     )
     return changed.rowcount == 1
+
+
+def _reconciled_values(result: Reconciled) -> dict[str, Any]:
+    return {
+        "state": BatchState.RECONCILED.value,
+        "outcomes_sha256": result.outcomes_sha256,
+        "judge": result.judge,
+        "counts": json_text(dict(result.counts)),
+        "files": json_text([dict(file) for file in result.files]),
+        **usage_values(result.usage),
+    }
 
 
 def _free_duplicate_id(connection: Connection, batch_id: str, attempt: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_batch_llm.core.ids import batch_id
 from airflow_batch_llm.core.model import (
+    IN_FLIGHT,
     NOT_SENT,
     BatchKind,
     BatchPlan,
@@ -35,6 +36,9 @@ class _Undo(Exception):
 
 
 class JobTransitions(LedgerBase):
+#: Where ``seen`` keeps that a person takes the job as it is.
+ACCEPTED = "accepted"
+
     """The part of the ledger that moves jobs."""
 
     def get_job(self, job_id: str) -> Job | None:
@@ -122,7 +126,9 @@ class JobTransitions(LedgerBase):
     ) -> Job | None:
         """Revision + 1, ``staging``, no plan, round 0; ``fresh`` also moves ``floor_revision`` there.
 
-        Allowed in every state. ``seen`` is merged into what the job has seen; counts begin anew.
+        Allowed in every state. ``seen`` is merged into what the job has seen; counts begin anew. Batches
+        that a person had asked to cancel count as cancelled by the machine from now on: a clear wants
+        their rows.
         """
         revision = job.revision + 1
         values = {
@@ -143,7 +149,7 @@ class JobTransitions(LedgerBase):
             "settled_at": None,
         }
         reason = f"revision {revision}" + (", fresh" if fresh else "")
-        return self._move_job(job, list(JobState), values, "revision_begun", reason)
+        return self._move_job(job, list(JobState), values, "revision_begun", reason, also=_undo_cancels)
 
     def pin_plan(self, job: Job, plan: Plan) -> Job | None:
         """Pin the plan of the job's revision: only in ``staging`` and where none is pinned.
@@ -218,11 +224,11 @@ class JobTransitions(LedgerBase):
         reason = ", ".join(sorted(seen))
         return self._move_job(job, list(JobState), {"seen": _merged(job.seen, seen)}, "seen_marked", reason)
 
-    def halt_job(self, job: Job, code: str, reason: str) -> Job | None:
-        """``staging|running -> halted``: a person has to decide."""
+    def halt_job(self, job: Job, code: str, reason: str, *, actor: str = "machine") -> Job | None:
+        """``staging|running -> halted``: a person has to decide, or has decided."""
         values = {"state": JobState.HALTED.value, "halt_code": code}
         return self._move_job(
-            job, [JobState.STAGING, JobState.RUNNING], values, "halted", f"{code}: {reason}"
+            job, [JobState.STAGING, JobState.RUNNING], values, "halted", f"{code}: {reason}", actor=actor
         )
 
     def resume_job(
@@ -230,16 +236,50 @@ class JobTransitions(LedgerBase):
     ) -> Job | None:
         """``halted -> running``, or ``-> staging`` where the revision has no plan yet.
 
-        ``deadline_at`` is the job's new bound; None leaves the one it has.
+        ``deadline_at`` is the job's new bound; None leaves the one it has. An acceptance is void, and
+        batches that a person had asked to cancel count as cancelled by the machine: their rows are wanted.
         """
         state = JobState.STAGING if job.plan_id is None else JobState.RUNNING
         bound = job.deadline_at if deadline_at is None else deadline_at
         values = {"state": state.value, "halt_code": None, "deadline_at": bound}
-        return self._move_job(job, [JobState.HALTED], values, "resumed", reason, actor=actor)
+        if job.seen.get(ACCEPTED) is not None:
+            values["seen"] = _merged(job.seen, {ACCEPTED: None})
+        return self._move_job(
+            job, [JobState.HALTED], values, "resumed", reason, actor=actor, also=_undo_cancels
+        )
+
+    def accept_job(self, job: Job, *, letters: int, actor: str, reason: str) -> Job | None:
+        """Note that a person takes a halted or settled job as it is, in ``seen``.
+
+        :param letters: dead letters that are accepted; of a halted job it is set when the job is settled.
+        """
+        accepted = {
+            "revision": job.revision,
+            "halted": job.state is JobState.HALTED,
+            "letters": letters,
+            "actor": actor,
+            "reason": reason,
+        }
+        values = {"seen": _merged(job.seen, {ACCEPTED: accepted})}
+        expect = [JobState.HALTED, JobState.SETTLED]
+        return self._move_job(job, expect, values, "accepted", reason, actor=actor)
 
     def settle_job(self, job: Job, counts: Mapping[str, int]) -> Job | None:
-        """``running|settled -> settled`` with the final counts, ``settled_at`` now."""
-        values = {"state": JobState.SETTLED.value, "counts": json_text(dict(counts)), "settled_at": clock()}
+        """``running|settled -> settled`` with the final counts, ``settled_at`` now.
+
+        Also from ``halted``, where a person has accepted the job as it is.
+        """
+        values: dict[str, Any] = {
+            "state": JobState.SETTLED.value,
+            "counts": json_text(dict(counts)),
+            "settled_at": clock(),
+        }
+        expect = [JobState.RUNNING, JobState.SETTLED]
+        accepted = job.seen.get(ACCEPTED) or {}
+        if accepted.get("halted") and accepted["revision"] == job.revision:
+            expect.append(JobState.HALTED)
+            taken = {**accepted, "halted": False, "letters": counts.get("dead", 0)}
+            values |= {"halt_code": None, "seen": _merged(job.seen, {ACCEPTED: taken})}
         reason = f"revision {job.revision}, round {job.round}"
         return self._move_job(job, [JobState.RUNNING, JobState.SETTLED], values, "settled", reason)
 
@@ -258,11 +298,18 @@ class JobTransitions(LedgerBase):
                 return None
             append_event(connection, job.job_id, action, actor=actor, reason=reason)
             return _existing_job(connection, job.job_id)
+        also: Callable[[Connection, Job], None] | None = None,
 
+        """Move the job.
+
+        :param also: what else is changed in the same transaction.
+        """
 
 def _update_job(
     connection: Connection, job: Job, expect: Iterable[JobState], values: Mapping[str, Any], *also: Any
 ) -> bool:
+            if also is not None:
+                also(connection, job)
     """The compare-and-set: only while version and revision are those of ``job``."""
     t = job_table.c
     changed = connection.execute(
@@ -285,6 +332,23 @@ def _supersede_older(connection: Connection, job: Job) -> None:
     The rows are locked first, so that the events name exactly the batches that the update finds: one
     that enters ``submitting`` at this moment is left alone.
     """
+def _undo_cancels(connection: Connection, job: Job) -> None:
+    """Let the rows of batches that a person had asked to cancel, and that nobody has read, be sent again.
+
+    Who asked stands in the events.
+    """
+    t = batch_table.c
+    connection.execute(
+        update(batch_table)
+        .where(
+            t.job_id == job.job_id,
+            t.state.in_([state.value for state in sorted(IN_FLIGHT)]),
+            t.cancel_asked_by != "machine",
+        )
+        .values(cancel_asked_by="machine", updated_at=clock())
+    )
+
+
     t = batch_table.c
     unsent = (
         t.job_id == job.job_id,
