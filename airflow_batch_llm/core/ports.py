@@ -271,6 +271,10 @@ class Ledger(Protocol):
         """``ended -> reconciled``, or ``reconciled -> reconciled`` with another judge."""
         ...
 
+    def give_up_unsent(self, batch: Batch, result: Reconciled, *, reason: str) -> Batch | None:
+        """``planned|uploaded -> reconciled``, while the job's deadline is over: its rows are not sent."""
+        ...
+
     def mark_lost(self, batch: Batch, reason: str) -> Batch | None:
         """``submitted -> lost``."""
         ...

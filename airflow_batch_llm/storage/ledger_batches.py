@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, exists, insert, select, update
 
-from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, RemoteBatch, Usage
+from airflow_batch_llm.core.model import NOT_SENT, Batch, BatchKind, BatchState, RemoteBatch, Usage
 from airflow_batch_llm.core.ports import Reconciled
 from airflow_batch_llm.storage.engine import reading, writing
 from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event

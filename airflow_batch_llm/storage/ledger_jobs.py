@@ -281,7 +281,7 @@ ACCEPTED = "accepted"
             taken = {**accepted, "halted": False, "letters": counts.get("dead", 0)}
             values |= {"halt_code": None, "seen": _merged(job.seen, {ACCEPTED: taken})}
         reason = f"revision {job.revision}, round {job.round}"
-        return self._move_job(job, [JobState.RUNNING, JobState.SETTLED], values, "settled", reason)
+        return self._move_job(job, expect, values, "settled", reason)
 
     def _move_job(
         self,
