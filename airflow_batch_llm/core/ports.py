@@ -283,10 +283,6 @@ class Ledger(Protocol):
         """Note, before the call is made, that we ask the provider to cancel (``submitted`` only)."""
         ...
 
-    def record_duplicate(self, batch: Batch, remote: RemoteBatch, attempt: int) -> Batch:
-        """Insert a ``duplicate`` in state ``submitted`` beside ``batch``, once per provider id.
-
-        Its batch_id is ``<batch_id>-d<attempt>``; ``cancel_asked_by`` is set to ``machine``.
     def batches_at_provider(self, provider_batch_id: str) -> list[Batch]:
         """Return the batches of all jobs that have this id at a provider."""
         ...
@@ -303,6 +299,10 @@ class Ledger(Protocol):
         """``planned|uploaded|lost|reconciled -> reconciled`` with outcomes that a person decided."""
         ...
 
+    def record_duplicate(self, batch: Batch, remote: RemoteBatch, attempt: int) -> Batch:
+        """Insert a ``duplicate`` in state ``submitted`` beside ``batch``, once per provider id.
+
+        Its batch_id is ``<batch_id>-d<attempt>``; ``cancel_asked_by`` is set to ``machine``.
         """
         ...
 

@@ -30,15 +30,15 @@ from airflow_batch_llm.storage.schema import batch as batch_table
 from airflow_batch_llm.storage.schema import job as job_table
 from airflow_batch_llm.storage.types import clock
 
+#: Where ``seen`` keeps that a person takes the job as it is.
+ACCEPTED = "accepted"
+
 
 class _Undo(Exception):
     """Leaves the transaction without a trace."""
 
 
 class JobTransitions(LedgerBase):
-#: Where ``seen`` keeps that a person takes the job as it is.
-ACCEPTED = "accepted"
-
     """The part of the ledger that moves jobs."""
 
     def get_job(self, job_id: str) -> Job | None:
@@ -292,24 +292,24 @@ ACCEPTED = "accepted"
         reason: str,
         *,
         actor: str = "machine",
-    ) -> Job | None:
-        with writing(self.engine) as connection:
-            if not _update_job(connection, job, expect, values):
-                return None
-            append_event(connection, job.job_id, action, actor=actor, reason=reason)
-            return _existing_job(connection, job.job_id)
         also: Callable[[Connection, Job], None] | None = None,
-
+    ) -> Job | None:
         """Move the job.
 
         :param also: what else is changed in the same transaction.
         """
+        with writing(self.engine) as connection:
+            if not _update_job(connection, job, expect, values):
+                return None
+            append_event(connection, job.job_id, action, actor=actor, reason=reason)
+            if also is not None:
+                also(connection, job)
+            return _existing_job(connection, job.job_id)
+
 
 def _update_job(
     connection: Connection, job: Job, expect: Iterable[JobState], values: Mapping[str, Any], *also: Any
 ) -> bool:
-            if also is not None:
-                also(connection, job)
     """The compare-and-set: only while version and revision are those of ``job``."""
     t = job_table.c
     changed = connection.execute(
@@ -326,12 +326,6 @@ def _update_job(
     return changed.rowcount == 1
 
 
-def _supersede_older(connection: Connection, job: Job) -> None:
-    """Withdraw what earlier revisions planned and did not send.
-
-    The rows are locked first, so that the events name exactly the batches that the update finds: one
-    that enters ``submitting`` at this moment is left alone.
-    """
 def _undo_cancels(connection: Connection, job: Job) -> None:
     """Let the rows of batches that a person had asked to cancel, and that nobody has read, be sent again.
 
@@ -349,6 +343,12 @@ def _undo_cancels(connection: Connection, job: Job) -> None:
     )
 
 
+def _supersede_older(connection: Connection, job: Job) -> None:
+    """Withdraw what earlier revisions planned and did not send.
+
+    The rows are locked first, so that the events name exactly the batches that the update finds: one
+    that enters ``submitting`` at this moment is left alone.
+    """
     t = batch_table.c
     unsent = (
         t.job_id == job.job_id,
