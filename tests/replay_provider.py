@@ -1,8 +1,8 @@
 """A batch provider that plays a recorded case over real HTTP.
 
-The first batch that is created ends as the case says: its batch object, its result files byte for byte,
-except that the case's ids are replaced by the ids that were really sent for those requests. Every later
-batch is answered in full, so that a job settles.
+The first batch that is created (or the first few) ends as the case says: its batch object, its result files
+byte for byte, except that the case's ids are replaced by the ids that were really sent for those requests.
+Every later batch is answered in full, so that a job settles.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,8 @@ class ReplayProvider(LoopbackServer):
     """``/v1/files`` and ``/v1/batches`` on loopback.
 
     :param replay: how the first batch ends; None answers it in full, too.
+    :param replays: how many batches end so.
+    :param refusals: (status, code) with which create calls are refused, one each, before any is taken.
     :param max_bytes: an upload above it is refused with 413.
     :param max_requests: a batch above it is refused with 400.
     :param row: makes the answered row of a wire id, for batches that are answered in full.
@@ -93,12 +96,17 @@ class ReplayProvider(LoopbackServer):
         max_bytes: int | None = None,
         max_requests: int | None = None,
         row: Callable[[str], dict[str, Any]] | None = None,
+        replays: int = 1,
+        refusals: Sequence[tuple[int, str]] = (),
     ) -> None:
         self.replay, self.row = replay, row or answer
+        self.replays, self.refusals = replays, list(refusals)
         self.max_bytes, self.max_requests = max_bytes, max_requests
         #: (method, path below /v1, status) of every call, in order.
         self.calls: list[tuple[str, str, int]] = []
         self.uploads: list[bytes] = []
+        #: When each create call came, in seconds.
+        self.created_at: list[float] = []
         self._files: dict[str, bytes] = {}
         self._batches: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
@@ -171,11 +179,14 @@ class ReplayProvider(LoopbackServer):
         return {"id": file_id, "object": "file", "bytes": len(data), "purpose": "batch"}
 
     def _create(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        self.created_at.append(time.monotonic())
+        if self.refusals:
+            raise Refusal(*self.refusals.pop(0))
         lines = strict_lines(self._files[order["input_file_id"]])
         if self.max_requests is not None and len(lines) > self.max_requests:
             raise Refusal(400, "too_many_requests_in_file")
-        first = not self._batches and self.replay is not None
-        end = self._replayed(self.replay, lines) if first and self.replay is not None else self._full(lines)
+        replayed = self.replay if len(self._batches) < self.replays else None
+        end = self._replayed(replayed, lines) if replayed is not None else self._full(lines)
         batch = {
             "id": f"batch_t{len(self._batches) + 1}",
             "object": "batch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -44,8 +45,8 @@ class Case:
     def batch(self) -> dict[str, Any]:
         """The batch object of the first exchange; completed with one file where the case shows none."""
         exchange = json.loads((self.folder / "case.json").read_text())["exchange"][0]
-        shown = exchange.partition("GET batch -> ")[2]
-        return dict(json.loads(shown)) if shown else {"status": "completed", "output_file_id": "file-out"}
+        shown = re.fullmatch(r"GET batch(?: \(1st\))? -> (\{.*\})", exchange)
+        return dict(json.loads(shown[1])) if shown else {"status": "completed", "output_file_id": "file-out"}
 
     def replay(self, *, files: dict[str, bytes] | None = None, **changes: Any) -> Replay:
         """What the provider does, with other bytes by file id or other fields of the batch object."""
