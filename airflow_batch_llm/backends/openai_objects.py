@@ -7,6 +7,7 @@ counts; lists without ``has_more`` or without an envelope. Unknown fields are ig
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -33,6 +34,10 @@ _STATUSES: dict[str, RemoteStatus] = {
     "expired": RemoteStatus.EXPIRED,
 }
 _MILLISECONDS_FROM = 1e11  # as seconds that is the year 5138
+#: Codes (AIBrix, LLMock) of a batch whose uploaded file was not found when it was to run; OpenAI and OGX
+#: say it with the parameter.
+_INPUT_GONE = frozenset({"invalid_input_file", "missing_file"})
+_LINE_IN_TEXT = re.compile(r"Line (\d{1,9}): ")  # AIBrix
 
 
 def _text(value: Any) -> str | None:
@@ -103,10 +108,13 @@ class BatchErrorObject(BaseModel):
 
     def normalised(self) -> BatchError:
         """Return it as the engine's noun."""
+        code, param, message = token(self.code) or "error", token(self.param) or None, self.message or ""
         line = self.line if self.line and self.line > 0 else None
-        return BatchError(
-            token(self.code) or "error", line, token(self.param) or None, (self.message or "")[:MESSAGE_LIMIT]
-        )
+        if line is None and (found := _LINE_IN_TEXT.match(message)):
+            line = int(found[1]) or None
+        if line is None and param is None and code in _INPUT_GONE:
+            param = "input_file_id"
+        return BatchError(code, line, param, message[:MESSAGE_LIMIT])
 
 
 class BatchObject(BaseModel):

@@ -204,6 +204,13 @@ RULES: tuple[Rule, ...] = (
         "the request is at fault",
         "vLLM, LiteLLM",
     ),
+    Rule(
+        Part.TYPE,
+        ("request_failed",),
+        Verdict.SERVER_ERROR,
+        "the gateway had no answer from its model server",
+        "OGX",
+    ),
     # -- finish reasons ----------------------------------------------------------------------------
     Rule(Part.FINISH, ("stop", "tool_calls", "function_call"), Verdict.OK, "a whole answer"),
     Rule(Part.FINISH, ("length",), Verdict.TRUNCATED, "the output limit was reached"),

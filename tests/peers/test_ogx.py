@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from airflow_batch_llm.core.drafts import Draft
 from airflow_batch_llm.core.model import BatchState, JobState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Until
 from tests.integration.engine.kills import die_at, was_killed
+from tests.job_bench import drafts_of
 from tests.peers.bench import PeerBench
 from tests.peers.chat_server import SLOW, ChatServer
 from tests.peers.servers import Ogx
-from tests.job_bench import drafts_of
 
 SERVER_ERROR = (500, {"message": "boom", "type": "server_error", "code": None})
 RATE_LIMIT = (429, {"message": "slow down", "type": "rate_limit_error", "code": "rate_limit_exceeded"})

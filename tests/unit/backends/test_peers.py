@@ -39,9 +39,10 @@ def test_ogx_names_the_status_of_a_failed_row_in_its_text_only() -> None:
         ("r-2", "bad_request"),
         ("r-3", "rate_limited"),
         ("r-4", "bad_request"),
+        ("r-5", "server_error"),
     ]
     retried = [row.wire_id for row in failed if DEFAULT_DISPOSITIONS[row.verdict] is Disposition.RETRY]
-    assert retried == ["r-1", "r-3"]
+    assert retried == ["r-1", "r-3", "r-5"]
 
 
 def test_ogx_refuses_a_batch_line_by_line_although_they_share_the_fault(bench: Bench) -> None:
@@ -78,6 +79,19 @@ def test_aibrix_calls_an_expired_batch_completed_and_names_a_file_that_it_does_n
     with pytest.raises(NotFound):
         bench.run(lambda backend: backend.download(batch, file, tmp_path / "output.jsonl"), "generic")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["ogx_no_input.json", "aibrix_no_input.json"])
+def test_a_batch_whose_upload_was_not_found_says_so(bench: Bench, name: str) -> None:
+    bench.server.script = [sent(name)]
+    (error,) = bench.run(lambda backend: backend.retrieve("any"), "generic").errors
+    assert (error.line, error.param) == (None, "input_file_id")
+
+
+def test_aibrix_names_the_line_that_it_refuses_in_its_text_only(bench: Bench) -> None:
+    bench.server.script = [sent("aibrix_line.json")]
+    (error,) = bench.run(lambda backend: backend.retrieve("bf75ef22"), "generic").errors
+    assert (error.code, error.line, error.param) == ("validation_error", 2, None)
 
 
 def test_aibrix_refuses_to_cancel_what_has_ended(bench: Bench) -> None:
