@@ -207,7 +207,8 @@ class ReplayProvider(LoopbackServer):
         for file_id, data in replay.files.items():
             for case_id, text in replay.texts.items():
                 sent = wire_ids.get(text, "never-sent").encode()
-                data = data.replace(b'"custom_id":"%s"' % case_id.encode(), b'"custom_id":"%s"' % sent)
+                for name in (b"custom_id", b"recordId"):
+                    data = data.replace(b'"%s":"%s"' % (name, case_id.encode()), b'"%s":"%s"' % (name, sent))
             self._files[file_id] = data
         return dict(replay.batch)
 
@@ -258,12 +259,14 @@ def _encode(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
-_ANSWERED = re.compile(rb'"custom_id":"([^"]*)","response":\{"status_code":200,[^\n]*"finish_reason":"stop"')
+_GOOD = re.compile(
+    rb'"custom_id":"([^"]*)","response":\{"status_code":200,[^\n]*"content":"[^"\\\s][^\n]*"finish_reason":"stop"'
+)
 
 
 def _answered(data: bytes) -> set[str]:
-    """The ids of the answers in result files, of which some lines may be no JSON at all."""
-    return {found.decode() for found in _ANSWERED.findall(data)}
+    """The ids of the answers (some text) in result files, of which some lines may be no JSON at all."""
+    return {found.decode() for found in _GOOD.findall(data)}
 
 
 def _is_text(value: Any) -> bool:
