@@ -1,4 +1,4 @@
-"""Engines for the ledger: no pool, short transactions, errors of our own."""
+"""Engines for the ledger: no pool, short transactions that end in bounded time, errors of our own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
 from airflow_batch_llm.exceptions import (
@@ -21,19 +21,38 @@ from airflow_batch_llm.exceptions import (
 #: Seconds to wait for a connection, and in SQLite for another process's write.
 CONNECT_SECONDS = 15
 SQLITE_BUSY_SECONDS = 60
+#: Seconds that a statement may take, and wait for somebody's lock, on PostgreSQL and MySQL.
+STATEMENT_SECONDS = 60
+LOCK_SECONDS = 30
+#: Seconds of silence in the middle of a statement after which a MySQL connection counts as lost.
+SILENCE_SECONDS = 90
+
+_MYSQL = ("mysql", "mariadb")
+#: Drivers whose options and errors we know.
+_MYSQL_DRIVERS = ("pymysql", "mysqldb")
+#: Whatever mode the server has: values that do not fit are refused, not cut; backslashes escape.
+_MYSQL_MODE = "sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'"
+# Each server reads its own kind of comment. lock_wait_timeout is for tables that somebody alters.
+_MYSQL_LIMITS = (
+    f", innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}"
+    f" /*M!100100 , max_statement_time = {STATEMENT_SECONDS} */"
+    f" /*!50708 , max_execution_time = {STATEMENT_SECONDS * 1000} */"
+)
+_MYSQL_NO_TABLE, _MYSQL_NO_COLUMN = 1146, 1054
 
 _WRITE = "batch_llm_write"
 _OURS = "batch_llm_engine"
 
 
-def make_engine(url: str | URL | Engine) -> Engine:
+def make_engine(url: str | URL | Engine, *, limited: bool = True) -> Engine:
     """Return an engine without a pool, set up for its database.
 
     :param url: an engine made here is returned as it is; of any other one only the URL is used.
+    :param limited: end statements and waits for locks that take too long; a migration must not.
     :raises ConfigurationError: not a URL, no driver for it, or an SQLite database in memory.
     """
     if isinstance(url, Engine):
-        if url.get_execution_options().get(_OURS):
+        if limited and url.get_execution_options().get(_OURS):
             return url
         url = url.url
     parsed = _parse(url)
@@ -50,7 +69,7 @@ def make_engine(url: str | URL | Engine) -> Engine:
             options["connect_args"] = {"timeout": SQLITE_BUSY_SECONDS}
     else:
         options["isolation_level"] = "READ COMMITTED"
-        options["connect_args"] = _network_args(parsed)
+        options["connect_args"] = _network_args(parsed, limited)
     try:
         engine = create_engine(parsed, **options)
     except ImportError as e:
@@ -59,6 +78,8 @@ def make_engine(url: str | URL | Engine) -> Engine:
         ) from None
     if backend == "sqlite":
         _take_over_transactions(engine)
+    elif backend == "postgresql" and limited:
+        _limit_transactions(engine)
     return engine
 
 
@@ -94,7 +115,8 @@ def translated(engine: Engine) -> Iterator[None]:
 
     The driver's own error, which may quote the connection's settings, is not chained to it.
 
-    :raises LedgerUnavailable: the database does not answer, or gave up waiting for a lock.
+    :raises LedgerUnavailable: the database does not answer, takes no writes now, or gave up: a deadlock,
+        a wait for a lock, a statement that takes too long. The transaction has left no trace.
     :raises LedgerSchemaError: a table or column is not there.
     """
     error: BatchLLMError
@@ -104,7 +126,7 @@ def translated(engine: Engine) -> Iterator[None]:
         text = redact(engine.url, str(e.orig).strip().partition("\n")[0])
         if _is_schema_fault(e):
             error = LedgerSchemaError(f"The ledger's tables do not fit: {text}. Run `batch-llm db migrate`.")
-        elif isinstance(e, OperationalError | InterfaceError) or e.connection_invalidated:
+        elif isinstance(e, OperationalError | InterfaceError | InternalError) or e.connection_invalidated:
             error = LedgerUnavailable(
                 f"The ledger's database ({describe(engine.url)}) does not answer: {text}"
             )
@@ -142,14 +164,45 @@ def _parse(url: str | URL) -> URL:
     return parsed
 
 
-def _network_args(url: URL) -> dict[str, Any]:
-    if url.get_backend_name() != "postgresql":
-        return {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_SECONDS}
-    args: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, "application_name": "airflow_batch_llm"}
+def _network_args(url: URL, limited: bool) -> dict[str, Any]:
+    if url.get_backend_name() in _MYSQL:
+        return _mysql_args(url, limited)
+    args: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS}
+    if url.get_backend_name() == "postgresql":
+        # A host that is gone without a word is noticed in about a minute.
+        silence = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+        args |= {"application_name": "airflow_batch_llm", "tcp_user_timeout": 60_000, **silence}
     args = {key: value for key, value in args.items() if key not in url.query}
     if url.get_driver_name() == "psycopg":
         args["prepare_threshold"] = None  # a pooler between us and the server loses prepared statements
     return args
+
+
+def _mysql_args(url: URL, limited: bool) -> dict[str, Any]:
+    if url.get_driver_name() not in _MYSQL_DRIVERS:
+        raise ConfigurationError(
+            f"A ledger cannot be reached with {url.drivername}: use the driver pymysql or mysqldb."
+        )
+    # The character set is ours to say: with any other one, some text could not be written.
+    args: dict[str, Any] = {"charset": "utf8mb4", "init_command": f"SET SESSION {_MYSQL_MODE}"}
+    if "connect_timeout" not in url.query:
+        args["connect_timeout"] = CONNECT_SECONDS
+    if limited:
+        args["init_command"] += _MYSQL_LIMITS
+        args |= {"read_timeout": SILENCE_SECONDS, "write_timeout": SILENCE_SECONDS}
+    return args
+
+
+def _limit_transactions(engine: Engine) -> None:
+    """End statements and waits for locks. In each transaction: a pooler keeps no settings of a session."""
+    limits = (
+        f"SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', true), "
+        f"set_config('statement_timeout', '{STATEMENT_SECONDS}s', true)"
+    )
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Connection) -> None:
+        connection.exec_driver_sql(limits)
 
 
 def _take_over_transactions(engine: Engine) -> None:
@@ -171,10 +224,12 @@ def _take_over_transactions(engine: Engine) -> None:
 
 def _is_schema_fault(error: DBAPIError) -> bool:
     text = str(error.orig)
+    number = error.orig.args[0] if error.orig is not None and error.orig.args else None
+    if number in (_MYSQL_NO_TABLE, _MYSQL_NO_COLUMN):  # the drivers sort the second as operational
+        return True
     if isinstance(error, OperationalError):
         return "no such table" in text or "no such column" in text or "has no column named" in text
     if isinstance(error, ProgrammingError):
         state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
-        number = error.orig.args[0] if error.orig is not None and error.orig.args else None
-        return state in ("42P01", "42703", "3F000") or number in (1146, 1054)
+        return state in ("42P01", "42703", "3F000")
     return False

@@ -23,7 +23,13 @@ from airflow_batch_llm.core.model import (
     Usage,
 )
 from airflow_batch_llm.storage.engine import reading, writing
-from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event, append_events, event_values
+from airflow_batch_llm.storage.ledger_base import (
+    LedgerBase,
+    append_event,
+    append_events,
+    event_values,
+    insert_rows,
+)
 from airflow_batch_llm.storage.ledger_letters import move_letters
 from airflow_batch_llm.storage.records import job_from, json_text, usage_values
 from airflow_batch_llm.storage.schema import batch as batch_table
@@ -370,8 +376,7 @@ def _supersede_older(connection: Connection, job: Job) -> None:
 
 def _insert_batches(connection: Connection, job: Job, round_: int, plan: Plan) -> None:
     rows = [_batch_values(job, round_, plan, planned) for planned in plan.batches]
-    if rows:
-        connection.execute(insert(batch_table).values(created_at=clock(), updated_at=clock()), rows)
+    insert_rows(connection, batch_table, rows, "created_at", "updated_at")
 
 
 def _batch_values(job: Job, round_: int, plan: Plan, planned: BatchPlan) -> dict[str, Any]:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import IntegrityError
 
 from airflow_batch_llm.core.model import DeadLetter, LetterState
 from airflow_batch_llm.storage.engine import reading, writing
-from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event, read_clock
-from airflow_batch_llm.storage.records import clean_text, json_text, letter_from, letter_news, letter_values
+from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event, insert_rows, read_clock
+from airflow_batch_llm.storage.records import (
+    clean_text,
+    custom_id_values,
+    json_text,
+    letter_from,
+    letter_news,
+    letter_values,
+)
 from airflow_batch_llm.storage.schema import dead_letter
+from airflow_batch_llm.storage.schema import job as job_table
 from airflow_batch_llm.storage.types import clock
 
 #: Letters per transaction when writing and per query when reading.
 CHUNK = 1000
+
+#: Databases that can leave out rows which are there.
+_UPSERTS: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 T = TypeVar("T")
 
@@ -67,6 +78,7 @@ class LetterTransitions(LedgerBase):
         run_id: str | None = None,
         states: Iterable[LetterState] | None = None,
         code: str | None = None,
+        custom_id: str | None = None,
         limit: int = 100,
     ) -> list[DeadLetter]:
         """Return letters of one job, or of all jobs of a DAG or run: newest first, at most ``limit``."""
@@ -76,8 +88,19 @@ class LetterTransitions(LedgerBase):
         query = query.where(*[column == value for column, value in wanted.items() if value is not None])
         if states is not None:
             query = query.where(t.state.in_([state.value for state in states]))
+        if custom_id is not None:
+            stored, stored_as = custom_id_values(custom_id)
+            query = query.where(t.custom_id == stored, t.custom_id_as == stored_as)
         with reading(self.engine) as connection:
             return [letter_from(row) for row in connection.execute(query).mappings()]
+
+    def letter_changes(self, job_id: str, wire_id: str) -> list[dict[str, Any]]:
+        """Return the changes of a letter's state in order: time, from, to, actor, reason."""
+        t = dead_letter.c
+        query = select(t.changes).where(t.job_id == job_id, t.wire_id == wire_id)
+        with reading(self.engine) as connection:
+            found = connection.execute(query).scalar_one_or_none() or ""
+        return [json.loads(line) for line in found.split("\n") if line]
 
     def count_dead_letters(self, job_id: str) -> dict[tuple[LetterState, str], int]:
         """Return (state, code) -> letters."""
@@ -182,40 +205,31 @@ def _insert_chunk(connection: Connection, job_id: str, letters: Sequence[DeadLet
 
 def _insert_absent(connection: Connection, job_id: str, rows: list[dict[str, Any]]) -> int:
     """Insert the rows that are not there and return how many that were."""
-    times = {"created_at": clock(), "updated_at": clock()}
     dialect = connection.dialect.name
-    statement: Any
-    if dialect == "postgresql":
-        statement = postgresql.insert(dead_letter).values(times).on_conflict_do_nothing()
-    elif dialect == "sqlite":
-        statement = sqlite.insert(dead_letter).values(times).on_conflict_do_nothing()
-    else:
-        return _insert_absent_anywhere(connection, job_id, rows, times)
+    if dialect not in _UPSERTS:
+        return _insert_absent_anywhere(connection, job_id, rows)
+    times = {"created_at": clock(), "updated_at": clock()}
+    statement = _UPSERTS[dialect](dead_letter).values(times).on_conflict_do_nothing()
     # One statement per row in one trip, which is several times cheaper for psycopg than RETURNING's
     # thousand-row VALUES; its row count is lost unless asked for.
     done = connection.execute(statement, rows, execution_options={"preserve_rowcount": True})
     return done.rowcount
 
 
-def _insert_absent_anywhere(
-    connection: Connection, job_id: str, rows: list[dict[str, Any]], times: dict[str, Any]
-) -> int:
-    """Insert the absent rows in plain SQL: look, insert, and look again if somebody came between."""
+def _insert_absent_anywhere(connection: Connection, job_id: str, rows: list[dict[str, Any]]) -> int:
+    """Insert the absent rows in plain SQL: look, and insert. Others who insert for the job wait meanwhile.
+
+    Inserts that meet would keep shared locks on the same rows, and end each other as deadlocks.
+    """
     t = dead_letter.c
+    connection.execute(select(job_table.c.job_id).where(job_table.c.job_id == job_id).with_for_update()).all()
     wire_ids = [row["wire_id"] for row in rows]
-    while True:
-        present = set(
-            connection.execute(select(t.wire_id).where(t.job_id == job_id, t.wire_id.in_(wire_ids))).scalars()
-        )
-        absent = [row for row in rows if row["wire_id"] not in present]
-        if not absent:
-            return 0
-        try:
-            with connection.begin_nested():
-                connection.execute(insert(dead_letter).values(times), absent)
-        except IntegrityError:
-            continue
-        return len(absent)
+    present = set(
+        connection.execute(select(t.wire_id).where(t.job_id == job_id, t.wire_id.in_(wire_ids))).scalars()
+    )
+    absent = [row for row in rows if row["wire_id"] not in present]
+    insert_rows(connection, dead_letter, absent, "created_at", "updated_at")
+    return len(absent)
 
 
 def _update_present(connection: Connection, job_id: str, letters: Sequence[DeadLetter]) -> int:

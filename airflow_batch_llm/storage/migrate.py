@@ -70,7 +70,7 @@ def migrate(engine: Engine, schema: str | None = None) -> str:
     :raises LedgerSchemaError: the tables are newer than this version.
     :raises LedgerUnavailable: the database does not answer.
     """
-    engine = with_schema(make_engine(engine), schema)
+    engine = with_schema(make_engine(engine, limited=False), schema)
     with translated(engine), _lock(engine, schema):
         found = current_revision(engine, schema)
         if found != HEAD_REVISION:

@@ -1,7 +1,8 @@
 """Column types and the clock, spelled once for SQLite, PostgreSQL, MySQL and MariaDB.
 
-Keys compare byte by byte everywhere: MySQL's usual collations ignore case and trailing spaces, and
-PostgreSQL's depend on the locale, both of which would merge or misorder ids.
+Keys compare by their bytes: MySQL's usual collations ignore case and accents, and PostgreSQL's depend on
+the locale, which would merge or misorder ids. MySQL's binary ones still ignore spaces at the end, which no
+name that Airflow takes can have.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def name(length: int = 250) -> TypeEngine[str]:
 
 
 def long_text() -> TypeEngine[str]:
-    """Text of any size (MySQL's TEXT ends at 64 KB), kept byte for byte."""
+    """Text of any size and characters, kept byte for byte.
+
+    MySQL's TEXT ends at 64 KB, and its character set is by default that of the database.
+    """
     return Text().with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
 
 

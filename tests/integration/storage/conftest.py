@@ -1,4 +1,4 @@
-"""Ledgers on real databases: each test runs on SQLite, and on PostgreSQL in a schema of its own.
+"""Ledgers on real databases: each test runs on SQLite, on MariaDB, and on PostgreSQL in a schema of its own.
 
 The tables are made once per database; each test finds them empty.
 """
@@ -17,9 +17,10 @@ from airflow_batch_llm.storage.engine import make_engine, writing
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.migrate import migrate
 from airflow_batch_llm.storage.schema import metadata
+from tests.mariadb import execute, mariadb_server, mariadb_url
 from tests.postgres import postgres_server, postgres_url
 
-__all__ = ["postgres_server", "postgres_url"]
+__all__ = ["mariadb_server", "mariadb_url", "postgres_server", "postgres_url"]
 
 Address = tuple[URL, str | None]
 
@@ -54,15 +55,27 @@ def migrated_postgres(request: pytest.FixtureRequest) -> Callable[[str | None], 
     return make
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="session")
+def migrated_mariadb(mariadb_url: Callable[[], URL]) -> URL:
+    """A database with the tables."""
+    url = mariadb_url()
+    migrate(make_engine(url))
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
     """URL and schema of a ledger with its tables, all empty. ``psycopg2`` uses that driver and no schema."""
     if request.param == "sqlite":
         path = tmp_path / "ledger.db"
         shutil.copyfile(request.getfixturevalue("migrated_sqlite"), path)
         return _sqlite(path), None
+    if request.param == "mysql":
+        url = request.getfixturevalue("migrated_mariadb")
+        execute(url, *[f"DELETE FROM {table.name}" for table in metadata.sorted_tables])
+        return url, None
     schema = None if request.param == "psycopg2" else SCHEMA
-    url: URL = request.getfixturevalue("migrated_postgres")(schema)
+    url = request.getfixturevalue("migrated_postgres")(schema)
     with writing(make_engine(url)) as connection:
         prefix = f'"{schema}".' if schema else ""
         tables = ", ".join(prefix + table.name for table in metadata.sorted_tables)
@@ -77,13 +90,16 @@ def ledger(address: Address) -> SqlLedger:
     return SqlLedger(url, schema=schema)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "postgresql-schema"])
+@pytest.fixture(params=["sqlite", "postgresql", "postgresql-schema", "mysql", "mariadb-schema"])
 def empty_address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
     """URL and schema of a database without the tables."""
     if request.param == "sqlite":
         return _sqlite(tmp_path / "ledger.db"), None
-    url: URL = request.getfixturevalue("postgres_url")()
-    return url, SCHEMA if request.param == "postgresql-schema" else None
+    backend, _, schema = request.param.partition("-")
+    if backend == "postgresql":
+        return request.getfixturevalue("postgres_url")(), SCHEMA if schema else None
+    url: URL = request.getfixturevalue("mariadb_url")()
+    return url.set(drivername=f"{backend}+pymysql"), SCHEMA if schema else None
 
 
 def _sqlite(path: Path) -> URL:

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from pytest_mock import MockerFixture
 from sqlalchemy import select
 
 from airflow_batch_llm.core.model import DeadLetter, LetterState, Usage
 from airflow_batch_llm.core.verdicts import Verdict
-from airflow_batch_llm.storage import ledger_letters
 from airflow_batch_llm.storage.engine import reading
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.schema import dead_letter
@@ -21,20 +19,7 @@ from tests.integration.storage.ledgers import actions, letter, running_job
 OPEN, REDRIVING, RESOLVED, DISCARDED = LetterState
 
 # The drivers count and return the rows of a bulk insert in different ways.
-pytestmark = pytest.mark.parametrize("address", ["sqlite", "postgresql", "psycopg2"], indirect=True)
-
-
-@pytest.fixture(params=["own", "plain SQL"])
-def any_insert(request: pytest.FixtureRequest, mocker: MockerFixture) -> None:
-    """Also run what serves databases without ON CONFLICT."""
-    if request.param == "plain SQL":
-        plain = ledger_letters._insert_absent_anywhere
-        times = {"created_at": ledger_letters.clock(), "updated_at": ledger_letters.clock()}
-        mocker.patch.object(
-            ledger_letters,
-            "_insert_absent",
-            side_effect=lambda c, job_id, rows: plain(c, job_id, rows, times),
-        )
+pytestmark = pytest.mark.parametrize("address", ["sqlite", "postgresql", "psycopg2", "mysql"], indirect=True)
 
 
 ODD_IDS = [
@@ -62,7 +47,7 @@ ODD_IDS = [
 ]
 
 
-def test_custom_ids_are_kept_byte_for_byte(ledger: SqlLedger, any_insert: None) -> None:
+def test_custom_ids_are_kept_byte_for_byte(ledger: SqlLedger) -> None:
     job = running_job(ledger)
     letters = [letter(job, f"w{n:02}", id_) for n, id_ in enumerate(ODD_IDS)]
     assert ledger.insert_dead_letters(letters) == len(ODD_IDS)
@@ -71,7 +56,7 @@ def test_custom_ids_are_kept_byte_for_byte(ledger: SqlLedger, any_insert: None) 
     assert [x.custom_id.encode() for x in found] == [id_.encode() for id_ in ODD_IDS]
 
 
-def test_a_letter_is_read_back_as_it_was_given(ledger: SqlLedger, any_insert: None) -> None:
+def test_a_letter_is_read_back_as_it_was_given(ledger: SqlLedger) -> None:
     job = running_job(ledger)
     given = letter(job, "w", attempts=3, usage=Usage(2**40, 2, 3, 4, 5), exhausted=False, reason="first")
     ledger.insert_dead_letters([given])
@@ -94,7 +79,7 @@ def test_wire_ids_that_differ_in_case_are_two_letters_in_byte_order(ledger: SqlL
     assert [x.wire_id for x in ledger.dead_letters(job.job_id)] == sorted(wires)
 
 
-def test_a_letter_that_is_there_is_never_reset(ledger: SqlLedger, any_insert: None) -> None:
+def test_a_letter_that_is_there_is_never_reset(ledger: SqlLedger) -> None:
     job = running_job(ledger)
     ledger.insert_dead_letters([letter(job, "w", attempts=2)])
     ledger.move_dead_letters(job.job_id, ["w"], to=DISCARDED, expect=[OPEN], actor="ann", reason="known")
@@ -103,9 +88,7 @@ def test_a_letter_that_is_there_is_never_reset(ledger: SqlLedger, any_insert: No
     assert (by_wire["w"].state, by_wire["w"].code, by_wire["w"].actor) == (DISCARDED, "server_error", "ann")
 
 
-def test_more_attempts_bring_a_letter_up_to_date_and_leave_its_state(
-    ledger: SqlLedger, any_insert: None
-) -> None:
+def test_more_attempts_bring_a_letter_up_to_date_and_leave_its_state(ledger: SqlLedger) -> None:
     job = running_job(ledger)
     ledger.insert_dead_letters([letter(job, "w", attempts=1)])
     ledger.move_dead_letters(job.job_id, ["w"], to=REDRIVING, expect=[OPEN], actor="ann", reason="fixed")
@@ -136,7 +119,7 @@ def test_more_attempts_bring_a_letter_up_to_date_and_leave_its_state(
     assert actions(ledger, job.job_id) == before
 
 
-def test_the_same_letter_twice_in_one_call_is_one(ledger: SqlLedger, any_insert: None) -> None:
+def test_the_same_letter_twice_in_one_call_is_one(ledger: SqlLedger) -> None:
     job = running_job(ledger)
     assert ledger.insert_dead_letters([letter(job, "w", attempts=2), letter(job, "w", attempts=1)]) == 1
     (found,) = ledger.dead_letters(job.job_id)

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from airflow_batch_llm.storage.migrations.new_tables import new_table
 from airflow_batch_llm.storage.types import ascii_key, long_text, name, serial
 
 revision = "0001"
@@ -20,21 +21,21 @@ def upgrade() -> None:
     _create_job()
     _create_batch()
     _create_dead_letter()
-    op.create_table(
+    new_table(
         "batch_llm_event",
         sa.Column("id", serial(), primary_key=True, autoincrement=True),
         sa.Column("time", sa.Double, nullable=False),
         sa.Column("job_id", ascii_key(32), nullable=False),
         sa.Column("batch_id", ascii_key(100)),
-        sa.Column("actor", sa.Text, nullable=False),
+        sa.Column("actor", long_text(), nullable=False),
         sa.Column("action", ascii_key(64), nullable=False),
         sa.Column("reason", long_text(), nullable=False),
     )
     op.create_index("batch_llm_event_job", "batch_llm_event", ["job_id", "id"])
-    op.create_table(
+    new_table(
         "batch_llm_meta",
         sa.Column("name", ascii_key(64), primary_key=True),
-        sa.Column("value", sa.Text, nullable=False),
+        sa.Column("value", long_text(), nullable=False),
     )
 
 
@@ -45,14 +46,14 @@ def downgrade() -> None:
 
 
 def _create_job() -> None:
-    op.create_table(
+    new_table(
         "batch_llm_job",
         sa.Column("job_id", ascii_key(32), primary_key=True),
         *_key_columns(),
         sa.Column("conn_id", name(), nullable=False),
         sa.Column("provider", ascii_key(64), nullable=False),
-        sa.Column("endpoint", sa.Text, nullable=False),
-        sa.Column("model", sa.Text, nullable=False),
+        sa.Column("endpoint", long_text(), nullable=False),
+        sa.Column("model", long_text(), nullable=False),
         sa.Column("state", ascii_key(16), nullable=False),
         sa.Column("revision", sa.Integer, nullable=False),
         sa.Column("floor_revision", sa.Integer, nullable=False),
@@ -72,7 +73,7 @@ def _create_job() -> None:
 
 
 def _create_batch() -> None:
-    op.create_table(
+    new_table(
         "batch_llm_batch",
         sa.Column("batch_id", ascii_key(100), primary_key=True),
         sa.Column("job_id", ascii_key(32), nullable=False),
@@ -83,10 +84,10 @@ def _create_batch() -> None:
         sa.Column("state", ascii_key(16), nullable=False),
         sa.Column("conn_id", name(), nullable=False),
         sa.Column("provider", ascii_key(64), nullable=False),
-        sa.Column("model", sa.Text, nullable=False),
+        sa.Column("model", long_text(), nullable=False),
         sa.Column("overrides", long_text(), nullable=False),
         sa.Column("plan_id", ascii_key(64), nullable=False),
-        sa.Column("path", sa.Text, nullable=False),
+        sa.Column("path", long_text(), nullable=False),
         sa.Column("requests", sa.BigInteger, nullable=False),
         sa.Column("bytes", sa.BigInteger, nullable=False),
         sa.Column("sha256", ascii_key(64), nullable=False),
@@ -97,14 +98,14 @@ def _create_batch() -> None:
         sa.Column("lease_until", sa.Double),
         sa.Column("not_before", sa.Double),
         sa.Column("first_look_at", sa.Double),
-        sa.Column("input_file_id", sa.Text),
+        sa.Column("input_file_id", long_text()),
         sa.Column("provider_batch_id", name()),
         sa.Column("provider_status", ascii_key(64)),
         sa.Column("submitted_at", sa.Double),
         sa.Column("ended_at", sa.Double),
-        sa.Column("cancel_asked_by", sa.Text),
+        sa.Column("cancel_asked_by", long_text()),
         sa.Column("cancel_asked_at", sa.Double),
-        sa.Column("error_code", sa.Text),
+        sa.Column("error_code", long_text()),
         sa.Column("files", long_text(), nullable=False),
         sa.Column("outcomes_sha256", ascii_key(64)),
         sa.Column("judge", ascii_key(128)),
@@ -118,7 +119,7 @@ def _create_batch() -> None:
 
 
 def _create_dead_letter() -> None:
-    op.create_table(
+    new_table(
         "batch_llm_dead_letter",
         sa.Column("job_id", ascii_key(32), primary_key=True),
         sa.Column("wire_id", ascii_key(64), primary_key=True),
@@ -127,18 +128,18 @@ def _create_dead_letter() -> None:
         *_key_columns(),
         sa.Column("revision", sa.Integer, nullable=False),
         sa.Column("provider", ascii_key(64), nullable=False),
-        sa.Column("model", sa.Text, nullable=False),
+        sa.Column("model", long_text(), nullable=False),
         sa.Column("verdict", ascii_key(32), nullable=False),
-        sa.Column("code", sa.Text, nullable=False),
+        sa.Column("code", long_text(), nullable=False),
         sa.Column("message", long_text(), nullable=False),
         sa.Column("exhausted", sa.Boolean, nullable=False),
-        sa.Column("request_path", sa.Text, nullable=False),
+        sa.Column("request_path", long_text(), nullable=False),
         sa.Column("attempts", long_text(), nullable=False),
         sa.Column("attempt_count", sa.Integer, nullable=False),
         *_usage_columns(),
         sa.Column("state", ascii_key(16), nullable=False),
-        sa.Column("actor", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("actor", long_text(), nullable=False),
+        sa.Column("reason", long_text(), nullable=False),
         sa.Column("changes", long_text(), nullable=False),
         *_time_columns(),
     )

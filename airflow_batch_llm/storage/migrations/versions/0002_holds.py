@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from airflow_batch_llm.storage.types import ascii_key, name
+from airflow_batch_llm.storage.migrations.new_tables import new_table
+from airflow_batch_llm.storage.types import ascii_key, long_text, name
 
 revision = "0002"
 down_revision = "0001"
@@ -15,15 +16,15 @@ depends_on = None
 
 def upgrade() -> None:
     """Create the table."""
-    op.create_table(
+    new_table(
         "batch_llm_hold",
         sa.Column("conn_id", name(), primary_key=True),
         sa.Column("code", ascii_key(64), nullable=False),
         sa.Column("origin", ascii_key(16), nullable=False),
         sa.Column("job_id", ascii_key(32), nullable=False),
         sa.Column("batch_id", ascii_key(100)),
-        sa.Column("actor", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("actor", long_text(), nullable=False),
+        sa.Column("reason", long_text(), nullable=False),
         sa.Column("held_at", sa.Double, nullable=False),
         sa.Column("probe_at", sa.Double),
         sa.Column("probes", sa.Integer, nullable=False),

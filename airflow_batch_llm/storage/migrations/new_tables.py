@@ -1,0 +1,36 @@
+"""Tables that a migration makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+from airflow_batch_llm.exceptions import LedgerSchemaError
+
+
+def new_table(name: str, *columns: sa.Column[Any]) -> None:
+    """Create the table, on MySQL with InnoDB, whose transactions the ledger needs.
+
+    MySQL commits each table as it is made: a migration that was cut leaves tables that no version speaks
+    of yet. They go, as long as nothing is in them.
+
+    :raises LedgerSchemaError: such a table holds rows.
+    """
+    bind = op.get_bind()
+    if bind.dialect.name in ("mysql", "mariadb"):
+        schema = _schema(bind)
+        if sa.inspect(bind).has_table(name, schema=schema):
+            if bind.execute(sa.select(sa.literal(1)).select_from(sa.table(name)).limit(1)).first():
+                raise LedgerSchemaError(
+                    f"The table {name} holds rows, but no version of the ledger is noted beside it: "
+                    "restore the table batch_llm_version as well, or take another database."
+                )
+            op.drop_table(name)
+    op.create_table(name, *columns, mysql_engine="InnoDB", mariadb_engine="InnoDB")
+
+
+def _schema(bind: sa.Connection) -> str | None:
+    schemas = bind.get_execution_options().get("schema_translate_map") or {}
+    return schemas.get(None)
