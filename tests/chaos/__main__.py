@@ -1,0 +1,132 @@
+"""``python -m tests.chaos``: seeded schedules of faults, and one line that must end in three zeros."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+
+from tests.chaos.catalogue import catalogue
+from tests.chaos.mutants import MUTANTS
+from tests.chaos.report import ENOUGH, Report, short_of, table, tell_failure
+from tests.chaos.telling import telling
+from tests.chaos.workers import Order, play_all
+from tests.chaos.worlds import PostgresLedgers, SqliteLedgers
+
+LEDGERS = {kind.kind: kind for kind in (SqliteLedgers, PostgresLedgers)}
+#: Rounds of directed schedules before a fault that is still short is given up.
+_ROUNDS = 6
+_SEED = 20260101
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and return the exit status: 0 if all zeros are zeros and, in a full run, every fault was hit."""
+    args = _parser().parse_args(arguments)
+    run = _Run(args)
+    if args.schedule is not None:
+        return run.replay(args.schedule)
+    if args.mutant is not None:
+        return run.mutant()
+    return run.everything()
+
+
+class _Run:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._seed, self._jobs, self._mutant = args.seed, args.jobs, args.mutant
+        self._schedules, self._directed = args.schedules, not args.no_directed
+        kinds = list(LEDGERS) if args.ledger == "all" else [args.ledger]
+        self._faults = {kind: list(catalogue(LEDGERS[kind].outages)) for kind in kinds}
+        self._reports = {kind: Report() for kind in kinds}
+        self._total = Report()
+        self._began = time.monotonic()
+
+    def everything(self) -> int:
+        """Play all schedules, then directed ones until each fault has hits enough."""
+        print(f"seed {self._seed}, {self._schedules} schedules for each of: {', '.join(self._faults)}")
+        self._play(Order(kind, str(number)) for number in range(self._schedules) for kind in self._faults)
+        for attempt in range(_ROUNDS if self._directed else 0):
+            missing = self._missing()
+            if not missing:
+                break
+            told = ", ".join(f"{kind} {len(faults)}" for kind, faults in missing.items())
+            print(f"directed schedules for faults with fewer than {ENOUGH} hits: {told}")
+            self._play(
+                Order(kind, f"{fault}#{attempt}-{number}")
+                for kind, faults in missing.items()
+                for fault, hits in faults.items()
+                for number in range(ENOUGH - hits)
+            )
+        return self._tell()
+
+    def mutant(self) -> int:
+        """Play schedules that a wrong engine should not survive; here non-zeros are right."""
+        print(f"seed {self._seed}, mutant {self._mutant}")
+        for kind in self._faults:
+            names = telling(self._mutant, self._schedules)
+            self._play([Order(kind, name) for name in names], quiet=True)
+        print(self._total.line())
+        print(self._total.aside())
+        return 0 if self._total.good else 1
+
+    def replay(self, name: str) -> int:
+        """Play one schedule and tell its whole story."""
+        for outcome in play_all(
+            self._seed, [Order(kind, name) for kind in self._faults], jobs=1, mutant=self._mutant
+        ):
+            self._total.add(outcome)
+            print(f"{outcome.ledger} schedule {outcome.name}, {outcome.seconds:.1f} s")
+            print("\n".join(f"    {line}" for line in [*outcome.story, outcome.unfinished]))
+        print(self._total.line())
+        print(self._total.aside())
+        return 0 if self._total.good else 1
+
+    def _play(self, orders: Iterable[Order], *, quiet: bool = False) -> None:
+        orders = list(orders)
+        done = 0
+        for outcome in play_all(self._seed, orders, jobs=self._jobs, mutant=self._mutant):
+            done += 1
+            self._total.add(outcome)
+            self._reports[outcome.ledger].add(outcome)
+            if not outcome.good and not quiet:
+                print("\n".join(tell_failure(self._seed, outcome)), flush=True)
+            if done % 50 == 0 or done == len(orders):
+                spent = time.monotonic() - self._began
+                print(f"  {done} of {len(orders)} played, {spent:.0f} s", file=sys.stderr, flush=True)
+
+    def _missing(self) -> dict[str, dict[str, int]]:
+        missing = {kind: short_of(report.hits, self._faults[kind]) for kind, report in self._reports.items()}
+        return {kind: faults for kind, faults in missing.items() if faults}
+
+    def _tell(self) -> int:
+        print("\n".join(table(self._reports, self._faults)))
+        print()
+        for kind, report in self._reports.items():
+            print(f"{kind}: {report.line()}")
+        print(self._total.aside())
+        missing = self._missing() if self._directed else {}
+        for kind, faults in missing.items():
+            print(f"{kind}: fewer than {ENOUGH} hits: {', '.join(faults)}")
+        print(f"master seed {self._seed}; {time.monotonic() - self._began:.0f} s")
+        print(self._total.line())
+        return 0 if self._total.good and not missing else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=_SEED, help="master seed (default: %(default)s)")
+    parser.add_argument("--ledger", choices=[*LEDGERS, "all"], default="all")
+    parser.add_argument(
+        "--schedules", type=int, default=500, help="schedules for each ledger (default: %(default)s)"
+    )
+    parser.add_argument("--jobs", type=int, default=4, help="worker processes (default: %(default)s)")
+    parser.add_argument("--schedule", help="play this one only, and tell its story")
+    parser.add_argument("--mutant", choices=list(MUTANTS), help="play with an engine that is wrong")
+    parser.add_argument(
+        "--no-directed", action="store_true", help="no directed schedules for faults with few hits"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

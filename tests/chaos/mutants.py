@@ -1,0 +1,104 @@
+"""Four engines that are wrong: each lacks one thing that keeps rows from being paid for twice or lost.
+
+They are made in the task processes alone, by replacing functions; no production code knows of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from airflow_batch_llm.core import opening, submit
+from airflow_batch_llm.core.model import Batch, Job, RemoteBatch
+from airflow_batch_llm.core.spec import StageOrder
+from airflow_batch_llm.core.tools import Tools
+
+
+def _no_find() -> None:
+    """A create call in doubt is taken as one that had no effect, at once."""
+
+    async def resolve_doubt(tools: Tools, job: Job, batch: Batch) -> None:
+        tools.ledger.leave_submitting(batch, reason="not_at_provider")
+
+    _replace(submit.resolve_doubt, resolve_doubt)
+
+
+def _no_lease() -> None:
+    """Who meets another's intent asks the provider, and takes "not there" for an answer at once."""
+
+    async def resolve_doubt(tools: Tools, job: Job, batch: Batch) -> None:
+        found = await submit._find_any(tools, job, batch)
+        if found is not None:
+            await submit._settle_on(tools, job, batch, found[0])
+            return
+        tools.ledger.leave_submitting(batch, reason="not_at_provider")
+
+    _replace(submit.resolve_doubt, resolve_doubt)
+
+
+def _token_without_attempt() -> None:
+    """All attempts of a batch have one token, so an earlier attempt's batch passes for this one's.
+
+    The engine has a second defence, which this lacks as well: it never adopts a batch that failed
+    before it ran. Of two with the same token the first made is taken: nothing tells them apart.
+    """
+    real = submit.token
+
+    def token(job: Job, batch: Batch, attempt: int) -> str:
+        return real(job, batch, 0)
+
+    async def find_any(tools: Tools, job: Job, batch: Batch) -> tuple[RemoteBatch, int] | None:
+        found = await tools.backend_of(batch).find(token(job, batch, batch.attempt))
+        return (found[-1], batch.attempt) if found else None
+
+    _replace(real, token)
+    _replace(submit._find_any, find_any)
+
+
+def _stage_again() -> None:
+    """A retry of the submitting task reads the source again and pins another plan.
+
+    Nothing is paid twice by it where the source stands still, because a plan is compared with what
+    was sent before. What that comparison lacks: a source that has changed meanwhile, without a clear.
+    """
+    real = opening.open_job
+
+    async def open_job(tools: Tools, order: StageOrder) -> Job:
+        job = await real(tools, order)
+        if order.first_try or job.plan_id is None:
+            return job
+        facts: dict[str, Any] = {
+            "conn_id": job.conn_id,
+            "provider": job.provider,
+            "endpoint": job.endpoint,
+            "model": job.model,
+            "deadline_at": job.deadline_at,
+        }
+        seen = {"previous_plan": job.plan_id}
+        return tools.ledger.begin_revision(job, seen=seen, fresh=False, **facts) or tools.reload(job)
+
+    _replace(real, open_job)
+
+
+def _replace(function: Any, other: Any) -> None:
+    """Put another function in place of one, wherever the engine has imported it."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("airflow_batch_llm.core."):
+            for attribute, value in list(vars(module).items()):
+                if value is function:
+                    setattr(module, attribute, other)
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "no_find": _no_find,
+    "no_lease": _no_lease,
+    "token_without_attempt": _token_without_attempt,
+    "stage_again": _stage_again,
+}
+
+
+def apply_mutant(name: str | None) -> None:
+    """Make this process's engine wrong in the way named. Not undone: the process is short-lived."""
+    if name is not None:
+        MUTANTS[name]()

