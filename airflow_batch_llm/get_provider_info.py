@@ -141,6 +141,15 @@ def _options() -> dict[str, Any]:
             "Seconds between the two looks that must both find nothing before a create call whose reply was "
             "lost is sent again.",
         ),
+        "probe_interval_min": _option(
+            "float",
+            "300",
+            "Seconds from a fault of the account, which holds the connection, to the first trial; also how "
+            "often a waiting job looks whether the connection was released.",
+        ),
+        "probe_interval_max": _option(
+            "float", "3600", "The time in seconds between two trials of a held connection doubles up to this."
+        ),
     }
 
 

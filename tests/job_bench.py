@@ -15,7 +15,16 @@ from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import Batch, DeadLetter, Job, JobKey, LetterState, RequestTemplate
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.publish import read_answers
-from airflow_batch_llm.core.spec import JobSpec, OnEmpty, Progress, Rerun, Settings, StageOrder, Until
+from airflow_batch_llm.core.spec import (
+    JobSpec,
+    OnDeadline,
+    OnEmpty,
+    Progress,
+    Rerun,
+    Settings,
+    StageOrder,
+    Until,
+)
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.row_index import DiskRowIndex
@@ -26,7 +35,15 @@ if TYPE_CHECKING:
     from tests.integration.engine.server_since import ServerSince
 
 CHAT = "/v1/chat/completions"
-QUICK = Settings(create_timeout=5, lease_margin=1, look_apart=0.2, queue_wait=0.2, queue_wait_max=1)
+QUICK = Settings(
+    create_timeout=5,
+    lease_margin=1,
+    look_apart=0.2,
+    queue_wait=0.2,
+    queue_wait_max=1,
+    probe_first=0.3,
+    probe_max=0.6,
+)
 
 
 def drafts_of(texts: dict[str, str]) -> list[Draft]:
@@ -62,6 +79,7 @@ class Bench:
     rerun: Rerun = Rerun.MISSING
     on_empty: OnEmpty = OnEmpty.SUCCESS
     job_timeout: float | None = None
+    on_deadline: OnDeadline = OnDeadline.COLLECT
     settings: Settings = QUICK
     options: dict[str, Any] = field(default_factory=dict)
     api_key: str | None = None
@@ -95,7 +113,7 @@ class Bench:
 
     def tools(self) -> Tools:
         backend = self.backend(self.server)
-        spec = JobSpec(self.key, self.conn_id, self.policy, self.judge, self.sink)
+        spec = JobSpec(self.key, self.conn_id, self.policy, self.judge, self.sink, self.on_deadline)
         return Tools(
             self.ledger,
             self.workspace,

@@ -6,14 +6,21 @@ run again at any time by anybody and does nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_batch_llm.core.files import job_path
-from airflow_batch_llm.core.ids import META_JOB
+from airflow_batch_llm.core.deadline import (
+    batch_bound,
+    give_up_unsent,
+    halt_late,
+    is_late,
+    leaves_all_as_it_is,
+)
+from airflow_batch_llm.core.holds import HELD, calls_work, is_trial, refused_call
 from airflow_batch_llm.core.judging import rejudge_batch
 from airflow_batch_llm.core.model import (
     IN_FLIGHT,
+    NOT_SENT,
     Batch,
     BatchKind,
     BatchState,
@@ -21,25 +28,22 @@ from airflow_batch_llm.core.model import (
     JobState,
     RequestTemplate,
 )
-from airflow_batch_llm.core.observe import batch_bound, observe_batch
+from airflow_batch_llm.core.observe import observe_batch
+from airflow_batch_llm.core.opening import open_job
 from airflow_batch_llm.core.reconcile import ended_without_running, reconcile_batch
-from airflow_batch_llm.core.rounds import plan_next_round, redrive
+from airflow_batch_llm.core.rounds import has_leftovers, plan_next_round, redrive
 from airflow_batch_llm.core.settle import settle
-from airflow_batch_llm.core.spec import Progress, Rerun, StageOrder, Until
+from airflow_batch_llm.core.spec import Later, Progress, StageOrder, Until
 from airflow_batch_llm.core.stage import stage
-from airflow_batch_llm.core.submit import Later, resolve_doubt, seek_strays, submit_batch
+from airflow_batch_llm.core.submit import resolve_doubt, seek_strays, submit_batch
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.exceptions import (
     AccountError,
     AuthError,
     InputError,
-    JobKeyTaken,
-    LedgerLost,
     Refused,
-    TakenOver,
 )
 
-DEADLINE = "BLLM-043"
 #: Seconds until a provider that would not cancel a batch is asked again.
 _ASK_AGAIN = 600.0
 _UNSENT = (BatchState.PLANNED, BatchState.UPLOADED, BatchState.SUBMITTING)
@@ -54,72 +58,6 @@ class Engine:
 
     tools: Tools
 
-    # -- opening -----------------------------------------------------------------------------------
-    async def open(self, order: StageOrder) -> Job:
-        """Find or make the job; a mark that was never seen (a clear) begins a new revision.
-
-        :raises LedgerLost: the ledger does not know the job, but the provider holds batches of it.
-        :raises TakenOver: the mark is one that a later clear has replaced.
-        :raises JobKeyTaken: another submitting task of the run has the same ``job_key``.
-        """
-        tools, ledger = self.tools, self.tools.ledger
-        key = tools.spec.key
-        facts = {
-            "conn_id": tools.spec.conn_id,
-            "provider": tools.backend.provider,
-            "endpoint": order.template.endpoint,
-            "model": order.template.model,
-            "deadline_at": ledger.now() + order.job_timeout if order.job_timeout is not None else None,
-        }
-        job = ledger.get_job(key.job_id)
-        if job is None:
-            if not order.first_try or tools.workspace.exists(job_path(tools.root)):
-                await self._ask_before_creating(key.origin)
-            first = {**order.remember, "submit": order.mark, "owner": order.owner}
-            job, _ = ledger.create_job(key, seen=first, **facts)  # type: ignore[arg-type]
-        refuse_second_owner(job, order.owner, order.known_tasks)
-        while job.seen.get("submit") != order.mark:
-            earlier = [*job.seen.get("earlier_submits", ()), job.seen.get("submit")]
-            if order.mark in earlier:
-                raise TakenOver(
-                    f"job {job.job_id}: a later clear of {tools.spec.key.task_id} has taken over (revision "
-                    f"{job.revision}); this try stops. If it is the latest one, clear the task once more"
-                )
-            seen = {
-                **order.remember,
-                "submit": order.mark,
-                "owner": order.owner,
-                "earlier_submits": earlier,
-                "previous_plan": job.plan_id or job.seen.get("previous_plan"),
-                "allowance_round": 0,
-            }
-            fresh = order.rerun is Rerun.FRESH
-            # Whoever changed the job in between did not see the clear: it is tried until it counts.
-            job = ledger.begin_revision(job, seen=seen, fresh=fresh, **facts) or tools.reload(job)  # type: ignore[arg-type]
-        return job
-
-    async def _ask_before_creating(self, origin: str) -> None:
-        """Refuse where the provider holds batches of this task run that the ledger should know.
-
-        They are ours if they name this very job (the ledger was set back), or are older than the ledger
-        (it was replaced). Younger ones of another job id are another deployment's, with the same key.
-        """
-        made_at = self.tools.ledger.namespace_made_at()
-        known = [
-            remote
-            for remote in await self.tools.backend.find_origin(origin)
-            if remote.metadata.get(META_JOB) == self.tools.spec.key.job_id
-            or remote.created_at is None
-            # Providers count whole seconds.
-            or remote.created_at < made_at - 1.0
-        ]
-        if known:
-            raise LedgerLost(
-                f"the ledger does not know job {self.tools.spec.key.job_id}, but the provider holds "
-                f"{len(known)} batches of this task run (the first: {known[0].id}). Point the ledger "
-                "connection back to the database that was used before; nothing was sent"
-            )
-
     # -- moving ------------------------------------------------------------------------------------
     async def advance(self, until: Until, order: StageOrder | None = None) -> Progress:
         """Do what can be done now, up to ``until``.
@@ -128,16 +66,16 @@ class Engine:
         :raises InputError: bad ids, an empty source, a job that was never submitted; nothing was sent.
         :raises AuthError, AccountError, Refused: from the provider before any batch was accepted.
         """
-        tools = self.tools
-        job = await self.open(order) if order is not None else tools.ledger.get_job(tools.spec.key.job_id)
+        tools, job_id = self.tools, self.tools.spec.key.job_id
+        job = await open_job(tools, order) if order is not None else tools.ledger.get_job(job_id)
         if job is None:
-            raise InputError(f"job {tools.spec.key.job_id} is not in the ledger: run the submit task first")
+            raise InputError(f"job {job_id} is not in the ledger: run the submit task first")
         if job.state is JobState.STAGING and order is not None:
             later = await self._resolve_doubts(job)
             if later is not None:
                 return Progress(job, False, not_before=later.not_before, reason=later.reason)
             # Whoever was faster may have staged it, or cleared it once more.
-            job = await self.open(order)
+            job = await open_job(tools, order)
             if job.state is JobState.STAGING:
                 job = stage(tools, order, job)
         return await self._drive(job, until)
@@ -145,7 +83,10 @@ class Engine:
     async def _resolve_doubts(self, job: Job) -> Later | None:
         """Before a new revision is staged, no create call of an earlier one may be in doubt."""
         for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.SUBMITTING]):
-            later = await resolve_doubt(self.tools, job, batch)
+            try:
+                later = await resolve_doubt(self.tools, job, batch)
+            except (AuthError, AccountError) as error:
+                later = refused_call(self.tools, job, batch, error)
             if later is not None:
                 return later
         return None
@@ -161,18 +102,19 @@ class Engine:
                 revision, template = job.revision, tools.template(job)
             later = await self._send(job, template)
             await self._observe(job)
-            put_back, late = await self._reconcile(job, template, everything=everything)
-            if put_back:
+            changed, unread_until = await self._reconcile(job, template, everything=everything)
+            if changed:
                 continue
-            job = tools.reload(job)
-            waiting = self._waiting(job, later, late)
+            job, waiting = self._waiting(tools.reload(job), later, unread_until)
             if waiting is not None:
                 return waiting
             if job.revision != revision or (everything and self._unread(job)):
                 continue  # somebody else moved the job while we looked
             if until <= Until.RECONCILED:
                 return Progress(job, True)
-            if job.state is not JobState.HALTED and plan_next_round(tools, job, template) is not None:
+            if job.state is not JobState.HALTED and is_late(tools, job):
+                job = self._at_the_end_of_its_time(job, template)
+            elif job.state is not JobState.HALTED and plan_next_round(tools, job, template) is not None:
                 continue
             if until is Until.RETRIED:
                 return Progress(job, True)
@@ -182,15 +124,24 @@ class Engine:
                 return Progress(settle(tools, job, template, final=False), True, reason="halted")
             return Progress(settle(tools, job, template, final=True), True)
 
+    def _at_the_end_of_its_time(self, job: Job, template: RequestTemplate) -> Job:
+        """Plan no further round: what is left becomes dead letters, or stays pending in a halted job."""
+        if leaves_all_as_it_is(self.tools, job) and has_leftovers(self.tools, job, template):
+            return halt_late(self.tools, job, "rows are left to send again")
+        return job
+
     def _unread(self, job: Job) -> bool:
         """Say whether a batch has ended that nobody has judged yet."""
         return bool(self.tools.ledger.batches(job.job_id, states=[BatchState.ENDED]))
 
     async def _seek_unrecorded(self, job: Job) -> bool:
-        """Look for what withdrawn batches left behind: a process that woke up late may have sent one."""
+        """Look for what withdrawn and given-up batches left behind: a process that woke up late may have sent
+        one."""
         found = False
-        for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.SUPERSEDED]):
-            if batch.attempt and batch.revision >= job.floor_revision:
+        unrecorded = [BatchState.SUPERSEDED, BatchState.RECONCILED]
+        for batch in self.tools.ledger.batches(job.job_id, states=unrecorded):
+            sent = batch.provider_batch_id is not None
+            if not sent and batch.attempt and batch.revision >= job.floor_revision:
                 found = await seek_strays(self.tools, job, batch) or found
         return found
 
@@ -198,25 +149,65 @@ class Engine:
         """Send what is planned; returns the earliest time at which more can be sent."""
         tools = self.tools
         soonest: Later | None = None
+        held: set[str] = set()
         for batch in tools.ledger.batches(job.job_id, states=_UNSENT):
-            if batch.kind is BatchKind.DUPLICATE:
+            if batch.kind is BatchKind.DUPLICATE or not self._can_be_sent(job, batch):
                 continue
-            if batch.state is not BatchState.SUBMITTING:
-                if job.state is not JobState.RUNNING or batch.revision != job.revision:
-                    continue
-                if job.deadline_at is not None and tools.ledger.now() > job.deadline_at:
-                    tools.halt(job, DEADLINE, "job_timeout passed with unsent batches")
-                    return soonest
+            late = is_late(tools, job)
+            if late or job.state is not JobState.RUNNING:
+                soonest = _sooner(soonest, await self._find_only(job, batch, late=late))
+                continue
+            if batch.conn_id in held and batch.state is not BatchState.SUBMITTING:
+                continue
             try:
                 later = await submit_batch(tools, job, batch, template)
             except (AuthError, AccountError, Refused) as error:
-                if not self._anything_accepted(job):
-                    raise
-                log.error("batch %s: %s", batch.batch_id, error.code)
-                tools.halt(job, error.code, f"batch {batch.batch_id} was not accepted")
-                return soonest
+                later = self._refused(job, batch, error)
+                if later is None:
+                    return soonest
+            if later is not None and later.reason == HELD:
+                held.add(batch.conn_id)
             soonest = _sooner(soonest, later)
         return soonest
+
+    def _can_be_sent(self, job: Job, batch: Batch) -> bool:
+        """Say whether the batch is to be sent, or may have been."""
+        if batch.state is BatchState.SUBMITTING:
+            return True
+        return job.state is JobState.RUNNING and batch.revision == job.revision
+
+    def _refused(self, job: Job, batch: Batch, error: AuthError | AccountError | Refused) -> Later | None:
+        """Wait where another job answers for a held connection; halt the job where anything was accepted.
+
+        :raises ProviderError: ``error``, where nothing was.
+        """
+        if isinstance(error, AuthError | AccountError):
+            try:
+                return refused_call(self.tools, job, batch, error)
+            except (AuthError, AccountError):
+                pass  # this job tells it
+        if not self._anything_accepted(job):
+            raise error
+        log.error("batch %s: %s", batch.batch_id, error.code)
+        self.tools.halt(job, error.code, f"batch {batch.batch_id} was not accepted")
+        return None
+
+    async def _find_only(self, job: Job, batch: Batch, *, late: bool) -> Later | None:
+        """Send no more: find out what was sent. What was not in time is given up, or left to a person."""
+        tools = self.tools
+        if late and leaves_all_as_it_is(tools, job):
+            return None
+        if batch.state is BatchState.SUBMITTING:
+            try:
+                later = await resolve_doubt(tools, job, batch)
+            except (AuthError, AccountError) as error:
+                return self._refused(job, batch, error)
+            if later is not None:
+                return later
+            batch = tools.ledger.get_batch(batch.batch_id) or batch
+        if late and batch.state in NOT_SENT and job.state is JobState.RUNNING:
+            await give_up_unsent(tools, batch)
+        return None
 
     def _anything_accepted(self, job: Job) -> bool:
         """Say whether the revision paid for anything, or has yet to read what an earlier one paid for."""
@@ -227,36 +218,47 @@ class Engine:
         )
 
     async def _observe(self, job: Job) -> None:
+        answered: set[str] = set()
         for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.SUBMITTED]):
             await observe_batch(self.tools, job, batch)
+            if batch.conn_id not in answered:
+                calls_work(self.tools, batch.conn_id)
+                answered.add(batch.conn_id)
 
     async def _reconcile(
         self, job: Job, template: RequestTemplate, *, everything: bool
     ) -> tuple[bool, Later | None]:
-        """Judge ended batches; says whether one was put back and can be sent again, and when to come
-        again for results that are not there yet."""
+        """Judge ended batches; says whether more can be sent now (one was put back, or one that tried a held
+        connection was read), and when to come again for results that are not there yet."""
         tools = self.tools
-        put_back, soonest = False, None
+        changed, soonest = False, None
         for batch in tools.ledger.batches(job.job_id, states=[BatchState.ENDED]):
-            if not everything and not ended_without_running(batch):
+            trial = not everything and is_trial(tools, batch)
+            if not everything and not trial and not ended_without_running(batch):
                 continue
             soonest = _sooner(soonest, await reconcile_batch(tools, job, batch, template))
             after = tools.ledger.get_batch(batch.batch_id)
-            put_back = put_back or (after is not None and after.state is BatchState.PLANNED)
-        return put_back, soonest
+            state = after.state if after is not None else None
+            changed = changed or state is BatchState.PLANNED or (trial and state is BatchState.RECONCILED)
+        return changed, soonest
 
-    def _waiting(self, job: Job, unsent_until: Later | None, unread_until: Later | None) -> Progress | None:
-        """Say what the job waits for, None where nothing is outstanding."""
+    def _waiting(
+        self, job: Job, unsent_until: Later | None, unread_until: Later | None
+    ) -> tuple[Job, Progress | None]:
+        """Say what the job waits for, None where nothing is outstanding; halts it where its time is over and
+        what is outstanding is left to a person."""
         ledger = self.tools.ledger
         running = ledger.batches(job.job_id, states=[BatchState.SUBMITTED])
         unsent = [
             batch
             for batch in ledger.batches(job.job_id, states=_UNSENT)
-            if batch.state is BatchState.SUBMITTING
-            or (job.state is JobState.RUNNING and batch.revision == job.revision)
+            if batch.kind is BatchKind.PRIMARY and self._can_be_sent(job, batch)
         ]
+        if (running or unsent) and leaves_all_as_it_is(self.tools, job):
+            told = f"{len(running)} batches run and {len(unsent)} were not sent"
+            job, running, unsent, unsent_until = halt_late(self.tools, job, told), [], [], None
         if not running and not unsent and unread_until is None:
-            return None
+            return job, None
         later = _sooner(unsent_until, unread_until)
         not_before = later.not_before if later is not None else None
         if unsent and unsent_until is None:
@@ -266,7 +268,7 @@ class Engine:
         # One wait looks with one connection; the batches of another are looked at by the engine.
         watched = [batch for batch in running if batch.conn_id == running[0].conn_id]
         not_before = min(filter(None, (not_before, self._next_bound(job, running))), default=None)
-        return Progress(
+        return job, Progress(
             job,
             False,
             provider_batches=tuple(batch.provider_batch_id or "" for batch in watched),
@@ -318,6 +320,8 @@ class Engine:
         job = self._existing()
         if job.seen.get(f"redrive:{mark}") is not None:
             return 0
+        if job_timeout is None and is_late(self.tools, job):
+            raise InputError(f"the time of job {job.job_id} is over: a re-drive of it needs a new one")
         if job.state is not JobState.SETTLED:
             if not redrive_under_way(job):
                 raise InputError(f"job {job.job_id} is still {job.state}: re-drive it when it has settled")
@@ -337,6 +341,8 @@ class Engine:
             seen={key: job.round + 1},
             deadline_at=self.tools.ledger.now() + job_timeout if job_timeout is not None else None,
         )
+        if planned:
+            self._hurry_probe(actor, reason)
         if not planned:
             self.tools.ledger.mark_seen(job, {key: job.round})
         elif pinned is None or pinned.seen.get(key) is None:
@@ -348,6 +354,7 @@ class Engine:
     def _take_up(self, job: Job, mark: str, *, actor: str, reason: str, job_timeout: float | None) -> None:
         """See an unfinished re-drive through, in place of planning another; a halted one is resumed."""
         ledger = self.tools.ledger
+        self._hurry_probe(actor, reason)
         deadline = ledger.now() + job_timeout if job_timeout is not None else None
         current: Job | None = job
         while current is not None and current.state is JobState.HALTED:
@@ -357,24 +364,15 @@ class Engine:
             marked = ledger.mark_seen(current, {f"redrive:{mark}": current.round})
             current = marked or self.tools.reload(current)
 
+    def _hurry_probe(self, actor: str, reason: str) -> None:
+        """A person's act: perhaps what the connection was held for is mended."""
+        self.tools.ledger.hurry_probe(self.tools.spec.conn_id, actor=actor, reason=reason)
+
     def _existing(self) -> Job:
         job = self.tools.ledger.get_job(self.tools.spec.key.job_id)
         if job is None:
             raise InputError(f"job {self.tools.spec.key.job_id} is not in the ledger")
         return job
-
-
-def refuse_second_owner(job: Job, owner: str, known_tasks: Collection[str]) -> None:
-    """See that the job belongs to this submitting task.
-
-    :raises JobKeyTaken: another task that is in the DAG submits under the same ``job_key``.
-    """
-    first = job.seen.get("owner")
-    if first and first != owner and first in known_tasks:
-        raise JobKeyTaken(
-            f"job_key {job.key.task_id!r} belongs to task {first} of this run; {owner} needs another one. "
-            "Nothing was sent for it"
-        )
 
 
 def redrive_under_way(job: Job) -> bool:

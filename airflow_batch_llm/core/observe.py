@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_batch_llm.core.deadline import batch_bound, is_late, leaves_all_as_it_is
 from airflow_batch_llm.core.model import Batch, BatchKind, Job, RemoteStatus
 from airflow_batch_llm.core.submit import ask_to_cancel
 from airflow_batch_llm.core.tools import Tools, log
@@ -11,7 +12,8 @@ from airflow_batch_llm.exceptions import NotFound
 async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
     """Look at one submitted batch; returns it as ended, or None while it runs.
 
-    Past the job's or the batch's own time the provider is asked to cancel it.
+    Past the job's or the batch's own time the provider is asked to cancel it, unless ``on_deadline`` leaves
+    that to a person.
     """
     try:
         remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
@@ -49,14 +51,8 @@ def _take_as_lost(tools: Tools, job: Job, batch: Batch) -> None:
 
 
 def _overdue(tools: Tools, job: Job, batch: Batch) -> str | None:
-    if job.deadline_at is not None and tools.ledger.now() > job.deadline_at:
-        return "job_timeout"
+    # Read again: a person may have given the job more time.
+    if is_late(tools, job) and is_late(tools, job := tools.reload(job)):
+        return None if leaves_all_as_it_is(tools, job) else "job_timeout"
     until = batch_bound(tools, batch)
     return "batch_timeout" if until is not None and tools.ledger.now() > until else None
-
-
-def batch_bound(tools: Tools, batch: Batch) -> float | None:
-    """Return when a batch is given up: the provider's window and one hour after it was accepted."""
-    if batch.submitted_at is None:
-        return None
-    return batch.submitted_at + tools.backend_of(batch).limits.window_seconds + 3600.0

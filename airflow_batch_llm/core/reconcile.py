@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_batch_llm.core.endings import QUEUE_CODES, RESULTS_GONE, ending_of
 from airflow_batch_llm.core.files import raw_path
+from airflow_batch_llm.core.holds import account_rows, rows_work
 from airflow_batch_llm.core.judging import judge_batch
 from airflow_batch_llm.core.model import (
     IN_FLIGHT,
@@ -20,9 +21,14 @@ from airflow_batch_llm.core.model import (
     RemoteStatus,
     RequestTemplate,
 )
-from airflow_batch_llm.core.submit import Later, seek_strays
+from airflow_batch_llm.core.spec import Later
+from airflow_batch_llm.core.submit import seek_strays
 from airflow_batch_llm.core.tools import Tools, log
+from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import NotFound, ProviderError, Unreachable
+
+#: Halt code of rows, or of a batch, that blame the account.
+_ACCOUNT = "BLLM-021"
 
 
 async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
@@ -54,12 +60,18 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
         files, ending = [], RESULTS_GONE
     tools.fault("reconcile.before_outcomes")
     result, halts = judge_batch(tools, job, batch, template, files, ending)
-    code = ending.halt or ("BLLM-021" if halts else None)
-    if code is not None and batch.kind is BatchKind.PRIMARY and batch.revision >= job.floor_revision:
+    code = ending.halt or (_ACCOUNT if halts else None)
+    if batch.kind is BatchKind.DUPLICATE or batch.revision < job.floor_revision:
+        code = None
+    if code == _ACCOUNT and Verdict.ACCOUNT in result.counts:
+        code = code if account_rows(tools, job, batch, code, result.counts) else None
+    if code is not None:
         # Before the batch counts as reconciled: a crash in between halts again, never goes on.
         tools.halt(job, code, f"batch {batch.batch_id}: {ending.code}")
     tools.fault("reconcile.before_reconciled")
-    if tools.ledger.mark_reconciled(batch, result) is not None and remote is not None:
+    reconciled = tools.ledger.mark_reconciled(batch, result)
+    rows_work(tools, batch, result.counts)
+    if reconciled is not None and remote is not None:
         await _clean_up(tools, batch, remote)
     tools.fault("reconcile.after_reconciled")
     return None

@@ -30,6 +30,14 @@ class OnEmpty(StrEnum):
     SUCCESS = "success"
 
 
+class OnDeadline(StrEnum):
+    """What a job does once its time is over: ``collect`` (what runs is cancelled, what was answered lands,
+    the rest becomes dead letters), ``fail`` (nothing is cancelled or sent, the job halts)."""
+
+    COLLECT = "collect"
+    FAIL = "fail"
+
+
 class Until(IntEnum):
     """How far :meth:`Engine.advance` goes."""
 
@@ -51,6 +59,9 @@ class Settings:
     :param max_uploads: how often a batch is sent again after its upload was found gone.
     :param gone_after: how long after a batch began or ended a 404, or answers that are counted but are in
         no file, may only mean that the provider's reads lag.
+    :param probe_first: from a fault of the account to the first trial of its connection; also how often a
+        job that waits for a held connection looks whether it was released.
+    :param probe_max: the time between two trials doubles up to this.
     """
 
     create_timeout: float = 60.0
@@ -60,6 +71,8 @@ class Settings:
     queue_wait_max: float = 900.0
     max_uploads: int = 5
     gone_after: float = 60.0
+    probe_first: float = 300.0
+    probe_max: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +107,25 @@ class StageOrder:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What every task of a job brings along."""
+    """What every task of a job brings along.
+
+    :param on_deadline: what is done once the job's time is over.
+    """
 
     key: JobKey
     conn_id: str
     policy: RowRetry = RowRetry()
     judge: Judge = Judge()
     sink: ResolvedSink | None = None
+    on_deadline: OnDeadline = OnDeadline.COLLECT
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Something cannot be done now. ``not_before`` in seconds since the epoch."""
+
+    not_before: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_batch_llm.core.files import iter_requests
+from airflow_batch_llm.core.holds import calls_work, pass_gate
 from airflow_batch_llm.core.ids import META_JOB, META_ORIGIN, META_TOKEN, attempt_token
 from airflow_batch_llm.core.model import (
     Batch,
@@ -21,6 +21,7 @@ from airflow_batch_llm.core.model import (
 )
 from airflow_batch_llm.core.ports import CreateOrder
 from airflow_batch_llm.core.shards import batch_template
+from airflow_batch_llm.core.spec import Later
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.exceptions import InDoubt, NotFound, RateLimited, Refused
 
@@ -28,22 +29,15 @@ from airflow_batch_llm.exceptions import InDoubt, NotFound, RateLimited, Refused
 _CLOCK_SLACK = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
-    """A batch that cannot be sent now. ``not_before`` in seconds since the epoch."""
-
-    not_before: float
-    reason: str
-
-
 async def submit_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
-    """Take one batch as far towards ``submitted`` as is possible now.
+    """Take one batch as far towards ``submitted`` as is possible now; a held connection is waited for.
 
     Safe to call at any time by anybody: each step is guarded by the ledger's compare-and-set.
 
     :raises AuthError, AccountError, Refused, Unreachable: from the provider; nothing was created.
     """
     current: Batch | None = batch
+    may_pass = False
     while current is not None and current.state in (
         BatchState.PLANNED,
         BatchState.UPLOADED,
@@ -52,6 +46,10 @@ async def submit_batch(tools: Tools, job: Job, batch: Batch, template: RequestTe
         now = tools.ledger.now()
         if current.state is not BatchState.SUBMITTING and current.not_before and current.not_before > now:
             return Later(current.not_before, "not_before")
+        if current.state is not BatchState.SUBMITTING and not may_pass:
+            if (later := await pass_gate(tools, job, current)) is not None:
+                return later
+            may_pass = True
         if current.state is BatchState.PLANNED:
             later = await _upload(tools, current, template)
         elif current.state is BatchState.UPLOADED:
@@ -61,6 +59,8 @@ async def submit_batch(tools: Tools, job: Job, batch: Batch, template: RequestTe
         if later is not None:
             return later
         current = tools.ledger.get_batch(current.batch_id)
+    if current is not None and current.state is BatchState.SUBMITTED:
+        calls_work(tools, current.conn_id)
     return None
 
 

@@ -30,6 +30,8 @@ class Settings(BaseModel):
     poll_interval_max: float = Field(gt=0)
     create_timeout: float = Field(gt=0)
     find_interval: float = Field(ge=0)
+    probe_interval_min: float = Field(gt=0)
+    probe_interval_max: float = Field(gt=0)
 
 
 def read_settings() -> Settings:
@@ -48,8 +50,9 @@ def read_settings() -> Settings:
         raise ConfigurationError(
             f"airflow.cfg [{SECTION}] has values that cannot be used: {faults}"
         ) from None
-    if settings.poll_interval_max < settings.poll_interval_min:
-        raise ConfigurationError(f"[{SECTION}] poll_interval_max is below poll_interval_min")
+    for name in ("poll_interval", "probe_interval"):
+        if getattr(settings, f"{name}_max") < getattr(settings, f"{name}_min"):
+            raise ConfigurationError(f"[{SECTION}] {name}_max is below {name}_min")
     return settings
 
 

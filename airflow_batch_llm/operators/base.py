@@ -14,10 +14,11 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout
 
 from airflow_batch_llm.core.engine import Engine
+from airflow_batch_llm.core.holds import refused_reading
 from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import BatchState, Job, JobKey
 from airflow_batch_llm.core.policy import RowRetry
-from airflow_batch_llm.core.spec import JobSpec, Progress, Settings
+from airflow_batch_llm.core.spec import JobSpec, OnDeadline, Progress, Settings
 from airflow_batch_llm.core.tools import Tools, read_description
 from airflow_batch_llm.declared import Declared
 from airflow_batch_llm.exceptions import (
@@ -25,12 +26,11 @@ from airflow_batch_llm.exceptions import (
     AuthError,
     BatchLLMError,
     ConfigurationError,
-    OutputSchemaError,
     ProviderError,
     RateLimited,
     Unreachable,
 )
-from airflow_batch_llm.schemas import answer_schema
+from airflow_batch_llm.schemas import answer_schema, described_schema
 from airflow_batch_llm.triggers.waiting import WaitOrder, wait
 
 if TYPE_CHECKING:
@@ -93,6 +93,9 @@ class BatchLLMJobOperator(BaseOperator):
         as it was when the job was submitted (a class where it can be imported, else its JSON schema).
     :param sink: where answers are landed.
     :param job_timeout: bound of the whole job, from its start, its last clear or its last re-drive.
+    :param on_deadline: what is done once that time is over. ``"collect"``: batches that run are cancelled,
+        what they answered lands, and every row without an answer becomes a dead letter. ``"fail"``: nothing
+        is cancelled and nothing more is sent; the job halts until it is cleared or resumed with more time.
     :param deferrable: wait in the triggerer (default); False waits in the worker, with the same verdicts.
     :param cancel_on_kill: cancel the batches when a person ends the waiting task by hand.
     :param poll_interval: first pause between two looks, seconds; None for ``[batch_llm] poll_interval_min``.
@@ -112,6 +115,7 @@ class BatchLLMJobOperator(BaseOperator):
         output_schema: Any = None,
         sink: SqlSink | None = None,
         job_timeout: timedelta = timedelta(days=7),
+        on_deadline: str = OnDeadline.COLLECT,
         deferrable: bool = True,
         cancel_on_kill: bool = False,
         poll_interval: float | None = None,
@@ -127,6 +131,10 @@ class BatchLLMJobOperator(BaseOperator):
             job_timeout=(job_timeout, timedelta),
             poll_interval=(poll_interval, (int, float, type(None))),
         )
+        if on_deadline not in set(OnDeadline):
+            raise ConfigurationError(
+                f"{self.task_id}: on_deadline is {on_deadline!r}; it can be {', '.join(OnDeadline)}"
+            )
         self.submit_task_id = submit_task_id
         self.llm_conn_id = llm_conn_id
         self.job_key = job_key
@@ -134,6 +142,7 @@ class BatchLLMJobOperator(BaseOperator):
         self.output_schema = output_schema
         self.sink = sink
         self.job_timeout = job_timeout
+        self.on_deadline = on_deadline
         self.deferrable = deferrable
         self.cancel_on_kill = cancel_on_kill
         self.poll_interval = poll_interval
@@ -203,7 +212,8 @@ class BatchLLMJobOperator(BaseOperator):
 
     async def _work_or_wait_out(self, session: JobSession, context: Context) -> Progress:
         """Work. What keeps us from looking at batches that are paid for is waited out, up to the job's
-        deadline: an outage, and a key that is refused until the wait has met that several times in a row.
+        deadline: an outage; and a key that is refused, until the wait has met that several times in a row.
+        Then the connection is held: the job that met it first raises, the others go on waiting.
         """
         try:
             return await self.work(session, context)
@@ -215,7 +225,10 @@ class BatchLLMJobOperator(BaseOperator):
             return waiting
 
     def _wait_out(self, session: JobSession, error: ProviderError) -> Progress | None:
-        """Return what to wait for after an error, None where it must be raised."""
+        """Return what to wait for after an error, None where it must be raised.
+
+        :raises AuthError, AccountError: the error, where this job is the one that tells it.
+        """
         from airflow_batch_llm.hooks.settings import read_settings
 
         ledger = session.ledger
@@ -229,7 +242,10 @@ class BatchLLMJobOperator(BaseOperator):
         if isinstance(error, (AuthError, AccountError)):
             running = [b for b in out if b.state is BatchState.SUBMITTED and b.conn_id == out[0].conn_id]
             if self._woken_by in ("auth", "account") or not running:
-                return None
+                later = refused_reading(session.tools, job, out[0].conn_id, error)
+                return Progress(
+                    job, False, conn_id=out[0].conn_id, not_before=later.not_before, reason=later.reason
+                )
             ids = tuple(batch.provider_batch_id or "" for batch in running)
             return Progress(job, False, ids, running[0].conn_id, reason=error.code)
         asked = error.retry_after or 0.0 if isinstance(error, RateLimited) else 0.0
@@ -257,6 +273,7 @@ class BatchLLMJobOperator(BaseOperator):
             policy=self.row_retry,
             judge=Judge(schema),
             sink=self.sink.resolve(context, schema) if self.sink is not None else None,
+            on_deadline=OnDeadline(self.on_deadline),
         )
         tools = Tools(
             ledger=ledger,
@@ -264,7 +281,12 @@ class BatchLLMJobOperator(BaseOperator):
             backend=backend,
             spec=spec,
             new_index=DiskRowIndex,
-            settings=Settings(create_timeout=settings.create_timeout, look_apart=settings.find_interval),
+            settings=Settings(
+                create_timeout=settings.create_timeout,
+                look_apart=settings.find_interval,
+                probe_first=settings.probe_interval_min,
+                probe_max=settings.probe_interval_max,
+            ),
             other_backend=(others := OtherBackends()),
         )
         return JobSession(Engine(tools), ledger, hook, backend, others)
@@ -274,15 +296,7 @@ class BatchLLMJobOperator(BaseOperator):
         job = ledger.get_job(key.job_id) if self.output_schema is None else None
         if job is None or job.plan_id is None:
             return answer_schema(self.output_schema)
-        described = read_description(workspace, workspace.job_root(key), job.plan_id)
-        schema = described["template"]["output_schema"]
-        if schema is None or not isinstance(named := described.get("output_schema"), str):
-            return answer_schema(schema)
-        try:
-            return answer_schema(named)
-        except OutputSchemaError:
-            self.log.warning("output schema %s cannot be imported here; its JSON schema is used", named)
-            return answer_schema(schema)
+        return described_schema(read_description(workspace, workspace.job_root(key), job.plan_id))
 
     def _conn_of_job(self, ledger: Ledger, key: JobKey) -> str:
         job = ledger.get_job(key.job_id)

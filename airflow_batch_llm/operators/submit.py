@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_batch_llm.core.engine import refuse_second_owner
 from airflow_batch_llm.core.model import Job, RequestTemplate
+from airflow_batch_llm.core.opening import refuse_second_owner
 from airflow_batch_llm.core.spec import OnEmpty, Progress, Rerun, StageOrder, Until
 from airflow_batch_llm.exceptions import ClearedAlone, ConfigurationError
 from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, check_types, summary

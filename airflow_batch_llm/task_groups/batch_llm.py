@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TaskGroup
 
-from airflow_batch_llm.core.spec import OnEmpty, Rerun
+from airflow_batch_llm.core.spec import OnDeadline, OnEmpty, Rerun
 from airflow_batch_llm.operators.dead_letter import BatchLLMDeadLetterOperator
 from airflow_batch_llm.operators.reconcile import BatchLLMReconcileOperator
 from airflow_batch_llm.operators.retry import BatchLLMRetryOperator
@@ -37,6 +37,7 @@ def batch_llm_group(
     on_empty: str = OnEmpty.SKIP,
     rerun: str = Rerun.MISSING,
     job_timeout: timedelta = timedelta(days=7),
+    on_deadline: str = OnDeadline.COLLECT,
     job_key: str | None = None,
     deferrable: bool = True,
     cancel_on_kill: bool = False,
@@ -58,6 +59,7 @@ def batch_llm_group(
         "sink": sink,
         "job_key": job_key,
         "job_timeout": job_timeout,
+        "on_deadline": on_deadline,
         "deferrable": deferrable,
         "cancel_on_kill": cancel_on_kill,
         "poll_interval": poll_interval,

@@ -24,9 +24,9 @@ def peak_of_staging(job: Bench) -> int:
 
     async def measured(engine: object) -> int:
         tools, order = job.tools(), job.order()
-        from airflow_batch_llm.core.engine import Engine
+        from airflow_batch_llm.core.opening import open_job
 
-        opened = await Engine(tools).open(order)
+        opened = await open_job(tools, order)
         tracemalloc.start()
         try:
             stage(tools, order, opened)

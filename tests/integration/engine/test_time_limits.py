@@ -1,4 +1,4 @@
-"""A job past its time: its batches are cancelled, what they answered lands, the rest stays pending."""
+"""A job or a batch past its time: what is cancelled, what lands, and what a clear then sends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_batch_llm.core.model import BatchState, JobState
+from airflow_batch_llm.core.model import JobState, LetterState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Until
 from tests.integration.engine.kills import die_at, was_killed
@@ -31,23 +31,26 @@ def let_time_pass(job: Bench, column: str, table: str) -> None:
         connection.exec_driver_sql(f"UPDATE {table} SET {column} = {column} - 1000000")
 
 
-def assert_cancelled_and_halted(job: Bench) -> None:
-    halted = job.retry().run()
-    assert halted.state is JobState.HALTED and halted.halt_code == "BLLM-043"
+def assert_cancelled_and_settled(job: Bench) -> None:
+    settled = job.retry().run()
+    assert settled.state is JobState.SETTLED
     assert sorted(a.custom_id for a in job.answers()) == ["t-0", "t-1", "t-2"]
-    assert job.letters() == [] and job.creates() == 1
-    assert job.actions().count("cancel_asked") == 1
+    assert job.open_letters() == dict.fromkeys(["t-3", "t-4", "t-5"], "batch_cancelled")
+    assert all(letter.exhausted for letter in job.letters())
+    assert job.actions().count("cancel_asked") == 1 and job.creates() == 1
+    job.assert_accounted()
     job.server.set_scenario({})
     cleared = job.clear()
     assert cleared.run().counts["answered"] == 6, "the time restarts with a clear"
     assert [b["total"] for b in cleared.server.batches()] == [3, 6]
+    assert {letter.state for letter in cleared.letters()} == {LetterState.RESOLVED}
     cleared.assert_accounted()
     assert cleared.server.summary()["charged"] == 6
 
 
-def test_a_job_past_its_time_lands_what_is_paid_and_waits_for_a_clear(running: Bench) -> None:
+def test_a_job_past_its_time_lands_what_is_paid_and_a_clear_sends_the_rest(running: Bench) -> None:
     let_time_pass(running, "deadline_at", "batch_llm_job")
-    assert_cancelled_and_halted(running)
+    assert_cancelled_and_settled(running)
 
 
 def test_a_process_that_dies_between_the_note_and_the_cancel_is_made_good(running: Bench) -> None:
@@ -55,24 +58,14 @@ def test_a_process_that_dies_between_the_note_and_the_cancel_is_made_good(runnin
     killed = running.retry(fault=die_at("observe.before_cancel"))
     assert was_killed(lambda: killed.step(Until.ENDED, submitting=True))
     assert running.server.statuses() == ["in_progress"]
-    assert_cancelled_and_halted(running)
+    assert_cancelled_and_settled(running)
 
 
 def test_a_cancel_that_is_refused_for_now_is_asked_for_again(running: Bench) -> None:
     let_time_pass(running, "deadline_at", "batch_llm_job")
     refusal = {"on": "cancel", "fault": "error", "status": 400, "times": 2}
     running.server.set_scenario({"calls": [refusal]})
-    assert_cancelled_and_halted(running)
-
-
-def test_nothing_is_sent_past_the_time(bench: Callable[..., Bench]) -> None:
-    job = bench(texts=TEXTS, job_timeout=-1.0)
-    halted = job.run()
-    assert halted.halt_code == "BLLM-043" and job.creates() == 0
-    assert {b.state for b in job.batches()} == {BatchState.PLANNED}
-    cleared = job.clear(job_timeout=3600.0)
-    cleared.run()
-    cleared.assert_accounted()
+    assert_cancelled_and_settled(running)
 
 
 def test_a_batch_past_its_own_time_is_cancelled_and_the_rest_sent_again(running: Bench) -> None:

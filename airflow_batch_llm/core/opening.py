@@ -1,0 +1,96 @@
+"""Finding a job, or making it; a clear begins a new revision of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from airflow_batch_llm.core.files import job_path
+from airflow_batch_llm.core.ids import META_JOB
+from airflow_batch_llm.core.model import Job
+from airflow_batch_llm.core.spec import Rerun, StageOrder
+from airflow_batch_llm.core.tools import Tools
+from airflow_batch_llm.exceptions import JobKeyTaken, LedgerLost, TakenOver
+
+
+async def open_job(tools: Tools, order: StageOrder) -> Job:
+    """Find or make the job; a mark that was never seen (a clear) begins a new revision.
+
+    :raises LedgerLost: the ledger does not know the job, but the provider holds batches of it.
+    :raises TakenOver: the mark is one that a later clear has replaced.
+    :raises JobKeyTaken: another submitting task of the run has the same ``job_key``.
+    """
+    ledger = tools.ledger
+    key = tools.spec.key
+    facts = {
+        "conn_id": tools.spec.conn_id,
+        "provider": tools.backend.provider,
+        "endpoint": order.template.endpoint,
+        "model": order.template.model,
+        "deadline_at": ledger.now() + order.job_timeout if order.job_timeout is not None else None,
+    }
+    job = ledger.get_job(key.job_id)
+    if job is None:
+        if not order.first_try or tools.workspace.exists(job_path(tools.root)):
+            await _ask_before_creating(tools, key.origin)
+        first = {**order.remember, "submit": order.mark, "owner": order.owner}
+        job, _ = ledger.create_job(key, seen=first, **facts)  # type: ignore[arg-type]
+    refuse_second_owner(job, order.owner, order.known_tasks)
+    while job.seen.get("submit") != order.mark:
+        earlier = [*job.seen.get("earlier_submits", ()), job.seen.get("submit")]
+        if order.mark in earlier:
+            raise TakenOver(
+                f"job {job.job_id}: a later clear of {tools.spec.key.task_id} has taken over (revision "
+                f"{job.revision}); this try stops. If it is the latest one, clear the task once more"
+            )
+        seen = {
+            **order.remember,
+            "submit": order.mark,
+            "owner": order.owner,
+            "earlier_submits": earlier,
+            "previous_plan": job.plan_id or job.seen.get("previous_plan"),
+            "allowance_round": 0,
+        }
+        fresh = order.rerun is Rerun.FRESH
+        # Whoever changed the job in between did not see the clear: it is tried until it counts.
+        begun = ledger.begin_revision(job, seen=seen, fresh=fresh, **facts)  # type: ignore[arg-type]
+        if begun is not None:
+            # A person's act: perhaps what the connection was held for is mended.
+            ledger.hurry_probe(tools.spec.conn_id, actor="clear", reason=f"job {job.job_id} was cleared")
+        job = begun or tools.reload(job)
+    return job
+
+
+async def _ask_before_creating(tools: Tools, origin: str) -> None:
+    """Refuse where the provider holds batches of this task run that the ledger should know.
+
+    They are ours if they name this very job (the ledger was set back), or are older than the ledger
+    (it was replaced). Younger ones of another job id are another deployment's, with the same key.
+    """
+    made_at = tools.ledger.namespace_made_at()
+    known = [
+        remote
+        for remote in await tools.backend.find_origin(origin)
+        if remote.metadata.get(META_JOB) == tools.spec.key.job_id
+        or remote.created_at is None
+        # Providers count whole seconds.
+        or remote.created_at < made_at - 1.0
+    ]
+    if known:
+        raise LedgerLost(
+            f"the ledger does not know job {tools.spec.key.job_id}, but the provider holds "
+            f"{len(known)} batches of this task run (the first: {known[0].id}). Point the ledger "
+            "connection back to the database that was used before; nothing was sent"
+        )
+
+
+def refuse_second_owner(job: Job, owner: str, known_tasks: Collection[str]) -> None:
+    """See that the job belongs to this submitting task.
+
+    :raises JobKeyTaken: another task that is in the DAG submits under the same ``job_key``.
+    """
+    first = job.seen.get("owner")
+    if first and first != owner and first in known_tasks:
+        raise JobKeyTaken(
+            f"job_key {job.key.task_id!r} belongs to task {first} of this run; {owner} needs another one. "
+            "Nothing was sent for it"
+        )
