@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import itertools
+import logging
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +25,8 @@ from airflow_batch_llm.import_paths import load_path, path_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+
+log = logging.getLogger("airflow_batch_llm.schemas")
 
 _NAME_ALIEN = re.compile(r"[^A-Za-z0-9_-]+")
 _MAX_NAME = 64
@@ -53,6 +56,19 @@ def answer_schema(value: Any) -> AnswerSchema | None:
     raise OutputSchemaError(
         f"output schema {schema_path(value)!r} is neither a pydantic model nor a JSON schema"
     )
+
+
+def described_schema(described: Mapping[str, Any]) -> AnswerSchema | None:
+    """Return the schema that a plan's ``job.json`` names: the class, else its JSON schema."""
+    schema = described["template"]["output_schema"]
+    named = described.get("output_schema")
+    if schema is None or not isinstance(named, str):
+        return answer_schema(schema)
+    try:
+        return answer_schema(named)
+    except OutputSchemaError:
+        log.warning("output schema %s cannot be imported here; its JSON schema is used", named)
+        return answer_schema(schema)
 
 
 def schema_path(value: Any) -> Any:

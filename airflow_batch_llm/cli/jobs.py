@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from airflow_batch_llm.cli.exits import exit_status
@@ -29,12 +30,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> None:
     states = [JobState(args.state)] if args.state else None
-    found = first(open_target(args).jobs(states=states, dag_id=args.dag, limit=args.limit + 1), args.limit)
+    ledger = open_target(args)
+    found = first(ledger.jobs(states=states, dag_id=args.dag, limit=args.limit + 1), args.limit)
+    held = {hold.conn_id for hold in ledger.holds()}
     if args.json:
-        print_json([job_facts(job) for job in found])
+        print_json([{**job_facts(job), "held": job.conn_id in held} for job in found])
         return
     titles = ("JOB", "STATE", "CODE", "ROWS", "ANSWERED", "DEAD", "DAG", "RUN", "TASK", "MAP", "CREATED")
     print_table(titles, [_cells(job) for job in found])
+    for conn_id in sorted(held & {job.conn_id for job in found}):
+        print(f"batch-llm: connection {conn_id} is held; see batch-llm holds", file=sys.stderr)
 
 
 def _cells(job: Job) -> tuple[Any, ...]:

@@ -25,6 +25,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "adopt": ("airflow_batch_llm.cli.adopt", "say which batch at the provider one of ours is"),
     "abandon": ("airflow_batch_llm.cli.abandon", "give a batch up: its rows are sent again"),
     "accept": ("airflow_batch_llm.cli.accept", "take a job as it is"),
+    "holds": ("airflow_batch_llm.cli.holds", "list the connections that are held"),
+    "hold": ("airflow_batch_llm.cli.hold", "send nothing with a connection until it is released"),
+    "release": ("airflow_batch_llm.cli.release", "let a held connection send again"),
     "dead-letters": ("airflow_batch_llm.cli.letters", "look at rows that failed for good, decide about them"),
 }
 

@@ -21,6 +21,7 @@ def add_command(
     *statuses: int,
     job: bool = True,
     decides: bool = False,
+    ledger_conn: str = "--conn",
     description: str = "",
 ) -> argparse.ArgumentParser:
     """Add a command with what all have in common: ``JOB``, ``--json``, the ledger, the exit statuses.
@@ -29,6 +30,7 @@ def add_command(
     :param statuses: exit statuses beside those of every command.
     :param job: it takes ``JOB``.
     :param decides: it changes something: takes ``--reason`` and ``--actor``.
+    :param ledger_conn: the option that names the ledger's connection.
     :param description: more than ``what``, for its own help.
     """
     known = {*statuses}
@@ -49,7 +51,7 @@ def add_command(
             "--actor", type=_actor, metavar="NAME", help="who decides (default: the login name)"
         )
     add_json(parser)
-    add_target(parser)
+    add_target(parser, ledger_conn)
     return parser
 
 

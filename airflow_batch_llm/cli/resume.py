@@ -6,13 +6,14 @@ import argparse
 from typing import Any
 
 from airflow_batch_llm.cli.exits import WRONG_STATE, Stopped, exit_status
+from airflow_batch_llm.cli.holds import hold_facts
 from airflow_batch_llm.cli.jobs import job_facts
 from airflow_batch_llm.cli.parsers import actor_of, add_command
 from airflow_batch_llm.cli.printing import plain, positive, print_json
 from airflow_batch_llm.cli.steps import clear, goes_on
 from airflow_batch_llm.cli.target import find_job, open_target
 from airflow_batch_llm.core.by_hand import not_to_be_had
-from airflow_batch_llm.core.model import Job, JobState
+from airflow_batch_llm.core.model import Hold, HoldOrigin, Job, JobState
 from airflow_batch_llm.storage.ledger import SqlLedger
 
 
@@ -51,10 +52,29 @@ def _resume(args: argparse.Namespace) -> None:
         resumed = ledger.resume_job(job, actor=actor, reason=args.reason, deadline_at=deadline)
         # None: somebody changed the job since it was read.
         job = find_job(ledger, job.job_id)
+    hold = _hurry(ledger, resumed, actor)
     if args.json:
-        print_json({**job_facts(resumed), "next": _next(resumed)})
+        facts = {"held": hold_facts(hold) if hold is not None else None, "next": _next(resumed)}
+        print_json({**job_facts(resumed), **facts})
         return
     print(f"Job {resumed.job_id} is {resumed.state} again. {plain(_next(resumed))}")
+    if hold is not None:
+        print(plain(_what_holds(hold)))
+
+
+def _hurry(ledger: SqlLedger, job: Job, actor: str) -> Hold | None:
+    """Let the job's connection, where it is held, be tried at once; returns the hold."""
+    reason = f"job {job.job_id} was resumed"
+    return ledger.hurry_probe(job.conn_id, actor=actor, reason=reason) or ledger.get_hold(job.conn_id)
+
+
+def _what_holds(hold: Hold) -> str:
+    if hold.origin is HoldOrigin.PERSON:
+        return (
+            f"But {hold.actor} holds connection {hold.conn_id}: nothing is sent until batch-llm release "
+            f"--conn {hold.conn_id}."
+        )
+    return f"Connection {hold.conn_id} is held ({hold.code}): a task that runs tries it with one batch."
 
 
 def _refuse(ledger: SqlLedger, job: Job, deadline: float | None) -> None:

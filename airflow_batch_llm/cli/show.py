@@ -6,11 +6,15 @@ import argparse
 from typing import Any
 
 from airflow_batch_llm.cli.exits import exit_status
+from airflow_batch_llm.cli.holds import hold_facts
 from airflow_batch_llm.cli.jobs import job_facts
 from airflow_batch_llm.cli.parsers import add_command
 from airflow_batch_llm.cli.printing import code_only, print_facts, print_json, print_table, when
+from airflow_batch_llm.cli.steps import clear
 from airflow_batch_llm.cli.target import find_job, open_target
+from airflow_batch_llm.core.by_hand import acceptance_of, not_to_be_had
 from airflow_batch_llm.core.model import Batch, Job, JobState
+from airflow_batch_llm.storage.ledger import SqlLedger
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -31,11 +35,20 @@ def _show(args: argparse.Namespace) -> None:
         {"state": state.value, "code": code_only(code), "letters": number}
         for (state, code), number in sorted(ledger.count_dead_letters(job.job_id).items())
     ]
+    held = {conn_id: hold for conn_id in _connections(job, batches) if (hold := ledger.get_hold(conn_id))}
     if args.json:
-        facts = {"batches": [batch_facts(batch) for batch in batches], "dead_letters": letters}
+        facts = {
+            "batches": [batch_facts(batch) for batch in batches],
+            "dead_letters": letters,
+            "accepted": job.seen.get("accepted") if acceptance_of(job) is not None else None,
+            "held": [hold_facts(hold) for hold in held.values()],
+        }
         print_json({**job_facts(job), **facts})
         return
     _print_job(job)
+    for hold in held.values():
+        print_facts([("held", f"{hold.conn_id} ({hold.code or hold.origin}) by {hold.actor}: {hold.reason}")])
+    _print_next(ledger, job)
     if batches:
         print()
         _print_batches(batches)
@@ -64,9 +77,29 @@ def _print_job(job: Job) -> None:
             ("settled", when(job.settled_at)),
         ]
     )
-    if job.state is JobState.HALTED:
-        step = f"see {job.halt_code} in docs/runbook.md, then batch-llm resume or clear the group"
-        print_facts([("next", step)])
+    accepted = acceptance_of(job)
+    if accepted is not None:
+        told = f"by {accepted.actor}: {accepted.reason}"
+        print_facts([("accepted", told if accepted.halted else f"{accepted.letters} dead letters, {told}")])
+
+
+def _connections(job: Job, batches: list[Batch]) -> list[str]:
+    """Return the connections that the job is sent with, its own first."""
+    return list(dict.fromkeys([job.conn_id, *(batch.conn_id for batch in batches)]))
+
+
+def _print_next(ledger: SqlLedger, job: Job) -> None:
+    """Say what a person does about a halted job."""
+    if job.state is not JobState.HALTED:
+        return
+    lacking = ", ".join(batch.batch_id for batch in not_to_be_had(ledger, job))
+    if acceptance_of(job) is not None:
+        step = clear(job, "dead_letter")
+    elif lacking:
+        step = f"batch-llm adopt, or abandon, of {lacking}; then batch-llm resume"
+    else:
+        step = f"see {job.halt_code} in docs/runbook.md; then batch-llm resume or accept, or clear the group"
+    print_facts([("next", step)])
 
 
 def _print_batches(batches: list[Batch]) -> None:

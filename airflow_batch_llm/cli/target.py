@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 SHORTEST_PREFIX = 6
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add ``--url``, ``--conn`` and ``--schema``."""
+def add_target(parser: argparse.ArgumentParser, conn: str = "--conn") -> None:
+    """Add ``--url``, ``--conn`` and ``--schema``.
+
+    :param conn: the option's name where ``--conn`` means something else.
+    """
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
         "--url", help="database URL with its driver, such as postgresql+psycopg://user@host/name"
     )
     target.add_argument(
-        "--conn",
+        conn,
+        dest="conn",
         metavar="CONN_ID",
         help="Airflow connection of the ledger (default: [batch_llm] ledger_conn_id, else the SQLite file "
         "in AIRFLOW_HOME)",

@@ -327,9 +327,14 @@ class Ledger(Protocol):
         run_id: str | None = None,
         states: Iterable[LetterState] | None = None,
         code: str | None = None,
+        custom_id: str | None = None,
         limit: int = 100,
     ) -> list[DeadLetter]:
         """Return letters of one job, or of all jobs of a DAG or run: newest first, at most ``limit``."""
+        ...
+
+    def letter_changes(self, job_id: str, wire_id: str) -> list[dict[str, Any]]:
+        """Return the changes of a letter's state in order: time, from, to, actor, reason."""
         ...
 
     def count_dead_letters(self, job_id: str) -> dict[tuple[LetterState, str], int]:

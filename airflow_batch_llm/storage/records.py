@@ -111,7 +111,7 @@ def batch_from(row: RowMapping) -> Batch:
 
 def letter_values(letter: DeadLetter) -> dict[str, Any]:
     """Write a new row of ``batch_llm_dead_letter``, without its times."""
-    custom_id, custom_id_as = _custom_id_values(letter.custom_id)
+    custom_id, custom_id_as = custom_id_values(letter.custom_id)
     return {
         "job_id": letter.job_id,
         "wire_id": letter.wire_id,
@@ -234,7 +234,7 @@ def _key_from(row: RowMapping) -> JobKey:
     )
 
 
-def _custom_id_values(custom_id: str) -> tuple[str, str]:
+def custom_id_values(custom_id: str) -> tuple[str, str]:
     """Return an id as it is, or as an ASCII JSON string where a database could not keep its characters."""
     if clean_text(custom_id) == custom_id:
         return custom_id, "text"

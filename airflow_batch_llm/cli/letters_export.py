@@ -1,0 +1,157 @@
+"""``batch-llm dead-letters export``: letters with their requests, as a file. Holds prompts."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from airflow_batch_llm.cli.exits import FAILED, Stopped
+from airflow_batch_llm.cli.letters_list import add_state, letter_facts, states_of
+from airflow_batch_llm.cli.parsers import add_command
+from airflow_batch_llm.cli.printing import print_json
+from airflow_batch_llm.cli.session import open_workspace
+from airflow_batch_llm.cli.target import find_job, open_target
+from airflow_batch_llm.core.files import iter_requests
+from airflow_batch_llm.core.model import BatchKind, DeadLetter, Job
+from airflow_batch_llm.core.ports import Ledger, Workspace
+from airflow_batch_llm.core.tools import chunks
+from airflow_batch_llm.exceptions import WorkspaceError
+from airflow_batch_llm.storage.row_index import DiskRowIndex
+
+#: What stands in the file, in this order; the request last.
+FIELDS = ("custom_id", "state", "verdict", "code", "attempts", "exhausted", "wire_id")
+REQUEST = "request"
+#: Place in the index of letters that are still to be written.
+_WANTED = 0
+
+
+def add_export(actions: Any) -> None:
+    """Add ``dead-letters export``."""
+    parser = add_command(
+        actions,
+        "export",
+        "write dead letters of a job with their requests into a file",
+        description="Write dead letters with their requests into a file, whole or not at all. The file holds "
+        "prompts: only you may read it.",
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="overwritten where it exists")
+    parser.add_argument(
+        "--format",
+        choices=["jsonl", "csv"],
+        help="(default: csv where FILE ends in .csv, else jsonl: JSON lines)",
+    )
+    parser.add_argument("--code", help="only letters with this code")
+    add_state(parser)
+
+
+def export(args: argparse.Namespace) -> None:
+    """Write the file and say how many letters it holds."""
+    ledger = open_target(args)
+    job = find_job(ledger, args.job)
+    form = args.format or ("csv" if args.out.suffix.lower() == ".csv" else "jsonl")
+    states, code = states_of(args), args.code
+    letters = (
+        letter
+        for letter in ledger.dead_letters(job.job_id, states=states)
+        if code is None or letter.code == code
+    )
+    lines = lines_of(ledger, open_workspace(), job, letters)
+    written = _write_whole(args.out, lines, _csv_line if form == "csv" else _json_line, form == "csv")
+    if args.json:
+        print_json({"job_id": job.job_id, "letters": written, "file": str(args.out), "format": form})
+        return
+    print(f"{written} dead letters of job {job.job_id} are in {args.out}.")
+
+
+def lines_of(
+    ledger: Ledger, workspace: Workspace, job: Job, letters: Iterator[DeadLetter]
+) -> Iterator[dict[str, Any]]:
+    """Yield what the file says of each letter. ``request`` is None for a row that was never sent.
+
+    :raises WorkspaceError: a request is not in the workspace, or not what the ledger says.
+    """
+    root = workspace.job_root(job.key)
+    with DiskRowIndex() as index:
+        paths: dict[str, int] = {}
+        expected = found = 0
+        for chunk in chunks(letters, 1000):
+            for letter in chunk:
+                if not letter.request_path:
+                    yield {**_facts(letter), REQUEST: None}
+            stored = [letter for letter in chunk if letter.request_path]
+            expected += len(stored)
+            index.put(
+                [
+                    (
+                        letter.wire_id,
+                        _WANTED,
+                        paths.setdefault(letter.request_path, len(paths)),
+                        msgspec.json.encode(_facts(letter)),
+                    )
+                    for letter in stored
+                ],
+                unless_a=-1,
+            )
+        for batch in ledger.batches(job.job_id):
+            if batch.path not in paths or batch.kind is BatchKind.DUPLICATE:
+                continue
+            for request in iter_requests(workspace, root, batch):
+                letter_found = index.get(request.wire_id)
+                if letter_found is not None and letter_found[:2] == (_WANTED, paths[batch.path]):
+                    found += 1
+                    yield {**msgspec.json.decode(letter_found[2] or b"{}"), REQUEST: request.body}
+    if found != expected:
+        raise WorkspaceError(f"the requests of {expected - found} dead letters are not in the workspace")
+
+
+def _facts(letter: DeadLetter) -> dict[str, Any]:
+    facts = letter_facts(letter)
+    return {name: facts[name] for name in FIELDS}
+
+
+def _json_line(line: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _csv_line(line: dict[str, Any]) -> bytes:
+    text = io.StringIO()
+    body = line[REQUEST]
+    request = bytes(body).decode("utf-8") if body is not None else ""
+    csv.writer(text, lineterminator="\n").writerow([*(line[name] for name in FIELDS), request])
+    return text.getvalue().encode("utf-8")
+
+
+def _write_whole(
+    out: Path, lines: Iterator[dict[str, Any]], encode: Callable[[dict[str, Any]], bytes], titles: bool
+) -> int:
+    """Write the file beside its place, then put it there; returns how many lines were given."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
+    except OSError as error:
+        raise Stopped(FAILED, f"{out} cannot be written: {error.strerror}") from None
+    written = 0
+    try:
+        with os.fdopen(handle, "wb", buffering=1 << 20) as file:
+            if titles:
+                file.write((",".join((*FIELDS, REQUEST)) + "\n").encode())
+            for line in lines:
+                file.write(encode(line))
+                written += 1
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, out)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise Stopped(FAILED, f"{out} cannot be written: {error.strerror}") from None
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return written
