@@ -31,6 +31,8 @@ class Dialect:
     :param output_expiry: the same for ``output_expires_after`` on create.
     :param cancel_refusals: statuses with which a cancel of an ended batch may be refused.
     :param statuses: raw statuses beyond the family's own, lower case -> a status of the family.
+    :param cancel_seconds: how long past its window a batch may be ``cancelling``; then it counts as
+        cancelled. None for ever: the provider ends every cancel.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Dialect:
     output_expiry: tuple[int, int] | None = None
     cancel_refusals: frozenset[int] = frozenset({400, 404, 405, 409, 412, 422})
     statuses: Mapping[str, str] = field(default_factory=dict)
+    cancel_seconds: float | None = None
 
     def limited(
         self,
@@ -97,6 +100,7 @@ DIALECTS: dict[str, Dialect] = {
             limits=_limits(50_000, 100, 10),
             key_required=False,
             statuses={"scheduling": "queued"},  # AIBrix, before a batch has found a place to run
+            cancel_seconds=3_600.0,  # OGX, for batches of a process that was killed
         ),
     )
 }

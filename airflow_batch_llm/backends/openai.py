@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -292,7 +293,19 @@ class OpenAIBackend:
         if remote.status is RemoteStatus.UNKNOWN and remote.raw_status not in self._logged:
             self._logged.add(remote.raw_status)
             log.warning("Batch %s: unknown status %s counts as running", remote.id, remote.raw_status)
+        if remote.status is RemoteStatus.CANCELLING and self._never_ends(remote):
+            if remote.id not in self._logged:
+                self._logged.add(remote.id)
+                log.warning("Batch %s: its cancel never ends; it counts as cancelled", remote.id)
+            return replace(remote, status=RemoteStatus.CANCELLED)
         return remote
+
+    def _never_ends(self, remote: RemoteBatch) -> bool:
+        """Say whether a batch is being cancelled although its window closed long ago: nothing works on it."""
+        limit, created_at = self._dialect.cancel_seconds, remote.created_at
+        if limit is None or created_at is None:
+            return False
+        return time.time() > created_at + self.limits.window_seconds + limit
 
     @staticmethod
     def _parse(model: type[M], reply: httpx.Response, call: Call) -> M:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from airflow_batch_llm.backends import make_backend
 from airflow_batch_llm.core.files import iter_outcomes
 from airflow_batch_llm.core.ids import META_JOB
 from airflow_batch_llm.core.model import BatchState, LetterState
+from airflow_batch_llm.core.spec import Progress
 from tests.job_bench import Bench
 
 
@@ -17,9 +19,11 @@ class PeerBench(Bench):
     """One job.
 
     :param dialect: the provider that its connection names.
+    :param between: least seconds between two calls of the engine.
     """
 
     dialect: str = "generic"
+    between: float = 0.02
 
     def backend(self, server: Any) -> Any:
         return make_backend(
@@ -28,6 +32,14 @@ class PeerBench(Bench):
             api_key=server.api_key,
             options={"create_timeout_seconds": self.settings.create_timeout, **self.options},
         )
+
+    def wait(self, progress: Progress) -> None:
+        self.pause()
+        super().wait(progress)
+
+    def pause(self) -> None:
+        """Let the time between two calls of the engine pass."""
+        asyncio.run(asyncio.sleep(self.between))
 
     def remote(self) -> list[dict[str, Any]]:
         """Return the job's batches as the peer shows them, oldest first."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_batch_llm.backends.dialects import DIALECTS
 from airflow_batch_llm.core.model import BatchState, JobState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Until
@@ -166,8 +167,8 @@ def test_a_job_past_its_time_is_cancelled_and_a_clear_sends_it_again(
     assert job.creates() == 2
 
 
-def test_batches_of_a_killed_server_stay_in_progress_and_then_cancelling_for_ever(
-    ogx: Ogx, chat: ChatServer, bench_for: Any
+def test_batches_that_a_killed_server_neither_ends_nor_cancels_are_sent_again_in_the_end(
+    ogx: Ogx, chat: ChatServer, bench_for: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = bench_for(
         ogx,
@@ -182,8 +183,19 @@ def test_batches_of_a_killed_server_stay_in_progress_and_then_cancelling_for_eve
     let_time_pass(job, "submitted_at", "batch_llm_batch")
     job.step(Until.ENDED)
     assert job.actions().count("cancel_asked") == 2
+    job.step(Until.ENDED)
     assert [batch["status"] for batch in job.remote()] == ["cancelling", "cancelling"]
     assert {batch.state for batch in job.batches()} == {BatchState.SUBMITTED}
+    # An hour later, the window being over, nothing can be at work on them any more.
+    later = replace(
+        DIALECTS["generic"],
+        limits=replace(DIALECTS["generic"].limits, window_seconds=0.0),
+        cancel_seconds=0.0,
+    )
+    monkeypatch.setitem(DIALECTS, "generic", later)
+    assert job.run().state is JobState.SETTLED
+    assert sorted(batch["status"] for batch in job.remote()) == ["cancelling"] * 2 + ["completed"] * 2
+    job.assert_accounted()
 
 
 def let_time_pass(job: PeerBench, column: str, table: str) -> None:

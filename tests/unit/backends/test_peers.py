@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from pytest_mock import MockerFixture
 
 from airflow_batch_llm.backends.openai_rows import decode_row
 from airflow_batch_llm.core.jsonl import iter_lines
@@ -51,6 +52,19 @@ def test_ogx_refuses_a_batch_line_by_line_although_they_share_the_fault(bench: B
     assert (batch.status, batch.files, batch.expires_at) == (RemoteStatus.FAILED, (), None)
     text = "Model 'm-1' does not exist or is not supported"
     assert batch.errors == (BatchError("model_not_found", 1, "body.model", text),)
+
+
+@pytest.mark.parametrize(
+    ("row", "hours", "status"),
+    [("generic", 24.5, "cancelling"), ("generic", 25.5, "cancelled"), ("openai", 1000, "cancelling")],
+)
+def test_a_cancel_that_ogx_never_ends_has_ended_when_the_window_is_long_over(
+    bench: Bench, mocker: MockerFixture, row: str, hours: float, status: str
+) -> None:
+    mocker.patch("airflow_batch_llm.backends.openai.time.time", return_value=1_795_979_424 + hours * 3600)
+    bench.server.script = [sent("ogx_cancelling.json")]
+    batch = bench.run(lambda backend: backend.retrieve("batch_02ad791536e34389"), row)
+    assert (batch.status.value, batch.raw_status) == (status, "cancelling")
 
 
 def test_aibrix_lets_a_batch_wait_in_a_status_of_its_own(
