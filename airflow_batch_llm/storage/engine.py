@@ -30,13 +30,10 @@ SILENCE_SECONDS = 90
 _MYSQL = ("mysql", "mariadb")
 #: Drivers whose options and errors we know.
 _MYSQL_DRIVERS = ("pymysql", "mysqldb")
-#: Whatever mode the server has: values that do not fit are refused, not cut; backslashes escape.
-_MYSQL_MODE = "sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'"
-# Each server reads its own kind of comment. lock_wait_timeout is for tables that somebody alters.
-_MYSQL_LIMITS = (
-    f", innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}"
-    f" /*M!100100 , max_statement_time = {STATEMENT_SECONDS} */"
-    f" /*!50708 , max_execution_time = {STATEMENT_SECONDS * 1000} */"
+#: Whatever the server's settings: values that do not fit are refused, not cut, and tables know transactions.
+_MYSQL_SESSION = (
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', "
+    "default_storage_engine = InnoDB"
 )
 _MYSQL_NO_TABLE, _MYSQL_NO_COLUMN = 1146, 1054
 
@@ -184,13 +181,23 @@ def _mysql_args(url: URL, limited: bool) -> dict[str, Any]:
             f"A ledger cannot be reached with {url.drivername}: use the driver pymysql or mysqldb."
         )
     # The character set is ours to say: with any other one, some text could not be written.
-    args: dict[str, Any] = {"charset": "utf8mb4", "init_command": f"SET SESSION {_MYSQL_MODE}"}
+    args: dict[str, Any] = {"charset": "utf8mb4", "init_command": _MYSQL_SESSION}
     if "connect_timeout" not in url.query:
         args["connect_timeout"] = CONNECT_SECONDS
     if limited:
-        args["init_command"] += _MYSQL_LIMITS
+        args["init_command"] += _mysql_limits()
         args |= {"read_timeout": SILENCE_SECONDS, "write_timeout": SILENCE_SECONDS}
     return args
+
+
+def _mysql_limits() -> str:
+    """Return the settings that bound a session. Each server reads its own kind of comment."""
+    return (
+        # The second is for tables that somebody alters.
+        f", innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}"
+        f" /*M!100100 , max_statement_time = {STATEMENT_SECONDS} */"
+        f" /*!50708 , max_execution_time = {STATEMENT_SECONDS * 1000} */"
+    )
 
 
 def _limit_transactions(engine: Engine) -> None:

@@ -18,12 +18,8 @@ from sqlalchemy.types import TypeEngine
 
 def ascii_key(length: int) -> TypeEngine[str]:
     """Ids of our own making (ASCII), ordered by byte value."""
-    narrow = mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
-    return (
-        String(length)
-        .with_variant(postgresql.VARCHAR(length, collation="C"), "postgresql")
-        .with_variant(narrow, "mysql", "mariadb")
-    )
+    # Not of character set ascii on MySQL: a comparison with other text would be refused.
+    return name(length).with_variant(postgresql.VARCHAR(length, collation="C"), "postgresql")
 
 
 def name(length: int = 250) -> TypeEngine[str]:

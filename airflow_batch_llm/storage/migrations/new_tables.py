@@ -11,7 +11,7 @@ from airflow_batch_llm.exceptions import LedgerSchemaError
 
 
 def new_table(name: str, *columns: sa.Column[Any]) -> None:
-    """Create the table, on MySQL with InnoDB, whose transactions the ledger needs.
+    """Create the table.
 
     MySQL commits each table as it is made: a migration that was cut leaves tables that no version speaks
     of yet. They go, as long as nothing is in them.
@@ -28,7 +28,7 @@ def new_table(name: str, *columns: sa.Column[Any]) -> None:
                     "restore the table batch_llm_version as well, or take another database."
                 )
             op.drop_table(name)
-    op.create_table(name, *columns, mysql_engine="InnoDB", mariadb_engine="InnoDB")
+    op.create_table(name, *columns)
 
 
 def _schema(bind: sa.Connection) -> str | None:

@@ -14,9 +14,10 @@ from airflow_batch_llm.storage.migrate import migrate, open_default_sqlite
 from tests.integration.engine.server_since import ServerSince
 from tests.job_bench import Bench
 from tests.local_server import LocalServer
+from tests.mariadb import mariadb_server, mariadb_url
 from tests.postgres import postgres_server, postgres_url
 
-__all__ = ["postgres_server", "postgres_url"]
+__all__ = ["mariadb_server", "mariadb_url", "postgres_server", "postgres_url"]
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +39,12 @@ def ledger(tmp_path: Path) -> SqlLedger:
     return open_default_sqlite(tmp_path / "ledger.db")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def any_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> SqlLedger:
     if request.param == "sqlite":
         return open_default_sqlite(tmp_path / "ledger.db")
-    ledger = SqlLedger(request.getfixturevalue("postgres_url")())
+    url = "postgres_url" if request.param == "postgresql" else "mariadb_url"
+    ledger = SqlLedger(request.getfixturevalue(url)())
     migrate(ledger.engine)
     return ledger
 

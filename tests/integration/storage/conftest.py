@@ -63,6 +63,13 @@ def migrated_mariadb(mariadb_url: Callable[[], URL]) -> URL:
     return url
 
 
+@pytest.fixture
+def empty_mariadb(migrated_mariadb: URL) -> URL:
+    """A database whose tables are empty."""
+    execute(migrated_mariadb, *[f"DELETE FROM {table.name}" for table in metadata.sorted_tables])
+    return migrated_mariadb
+
+
 @pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
     """URL and schema of a ledger with its tables, all empty. ``psycopg2`` uses that driver and no schema."""
@@ -71,9 +78,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
         shutil.copyfile(request.getfixturevalue("migrated_sqlite"), path)
         return _sqlite(path), None
     if request.param == "mysql":
-        url = request.getfixturevalue("migrated_mariadb")
-        execute(url, *[f"DELETE FROM {table.name}" for table in metadata.sorted_tables])
-        return url, None
+        return request.getfixturevalue("empty_mariadb"), None
     schema = None if request.param == "psycopg2" else SCHEMA
     url = request.getfixturevalue("migrated_postgres")(schema)
     with writing(make_engine(url)) as connection:
