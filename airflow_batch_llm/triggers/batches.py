@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,9 @@ from airflow_batch_llm.triggers.waiting import wait
 
 #: States in which nobody will come back for the batches.
 _TERMINAL = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
+
+#: Cancels under way. The event loop alone would not keep them alive.
+_CANCELLING: set[asyncio.Future[None]] = set()
 
 
 class BatchLLMTrigger(BaseTrigger):
@@ -99,6 +103,14 @@ class BatchLLMTrigger(BaseTrigger):
         Airflow 3.3 also calls this when the trigger moved to another triggerer, and after a clear when
         the new try has already re-attached to the same batches: then the state is not terminal.
         """
+        # Airflow 3.3 cancels a trigger again each second until it is gone, its on_kill with it: what takes
+        # longer must be a task of its own.
+        work = asyncio.ensure_future(self._cancel_if_over())
+        _CANCELLING.add(work)
+        work.add_done_callback(_CANCELLING.discard)
+        await asyncio.shield(work)
+
+    async def _cancel_if_over(self) -> None:
         if not self.cancel_on_kill:
             self.log.info("cancel_on_kill is off: %d batches go on", len(self.batches))
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -140,6 +141,35 @@ def test_a_task_ended_by_hand_cancels_where_asked_to(
     monkeypatch: pytest.MonkeyPatch, cancels: ScriptedServer, state: str
 ) -> None:
     killed(monkeypatch, {"g.t": state})
+    assert cancelled(cancels) == ["/v1/batches/b1/cancel", "/v1/batches/b2/cancel"]
+
+
+def test_a_cancel_that_takes_its_time_is_not_cut_off_when_the_trigger_is_cancelled_again(
+    monkeypatch: pytest.MonkeyPatch, cancels: ScriptedServer
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def get_task_states(**asked_for: Any) -> Any:
+        asked.set()
+        assert answer.wait(30)
+        return {"r": {"g.t": "failed"}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(get_task_states))
+    trigger = BatchLLMTrigger(conn_id="llm_batch", batches=["b1", "b2"], cancel_on_kill=True)
+    ti = SimpleNamespace(dag_id="d", task_id="g.t", run_id="r", map_index=-1)
+    monkeypatch.setattr(BatchLLMTrigger, "task_instance", ti)
+
+    async def kill_twice() -> None:
+        killing = asyncio.ensure_future(trigger.on_kill())
+        await asyncio.to_thread(asked.wait, 30)
+        killing.cancel("user-action")
+        with pytest.raises(asyncio.CancelledError):
+            await killing
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        answer.set()
+        await asyncio.gather(*others)
+
+    asyncio.run(kill_twice())
     assert cancelled(cancels) == ["/v1/batches/b1/cancel", "/v1/batches/b2/cancel"]
 
 
