@@ -123,7 +123,7 @@ def goes_on(job: Bench, *, submitting: bool = False) -> Job:
     [(refuses(), "BLLM-020"), (refuses(status=429, code="insufficient_quota"), "BLLM-021")],
 )
 def test_one_job_tells_the_fault_the_other_waits_and_goes_on_when_it_is_mended(
-    jobs: Pair, fault: dict[str, Any], code: str
+    jobs: Pair, fault: dict[str, Any], code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs.meets(fault)
     hold = jobs.hold()
@@ -131,6 +131,8 @@ def test_one_job_tells_the_fault_the_other_waits_and_goes_on_when_it_is_mended(
     assert (hold.code, hold.origin, hold.job_id) == (code, HoldOrigin.CALL, jobs.first.key.job_id)
     progress = assert_waits(jobs.second, submitting=True)
     assert progress.not_before == hold.probe_at
+    told = [record for record in caplog.records if "batch-llm release --conn llm" in record.getMessage()]
+    assert [record.levelname for record in told] == ["ERROR", "WARNING"]
     assert jobs.first.batches()[0].state is BatchState.UPLOADED, "its row is charged nothing"
     assert {b.state for b in jobs.second.batches()} == {BatchState.PLANNED}, "not even uploaded"
 

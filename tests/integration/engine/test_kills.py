@@ -19,8 +19,12 @@ TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(5)}
 #: A short lease, so that what is in doubt is resolved soon.
 SHORT = Settings(create_timeout=1.0, lease_margin=0.5, look_apart=0.1, queue_wait=0.1)
 
-#: Met only where a batch is past its time, or was accepted twice, or is judged again: killed at there.
+#: Met only where a job or batch is past its time, a connection is held, a batch was accepted twice, or one is
+#: judged again: killed at there.
 ELSEWHERE = {
+    "deadline.before_given_up": "test_on_deadline.py",
+    "hold.after_made": "test_holds.py",
+    "hold.probe_taken": "test_holds.py",
     "observe.before_cancel": "test_time_limits.py",
     "submit.after_duplicate": "test_zombies.py",
     "rejudge.before_reconciled": "test_judging_again.py",

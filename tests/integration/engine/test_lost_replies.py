@@ -164,6 +164,7 @@ def test_a_wrong_key_is_told_before_anything_is_accepted(job: Bench) -> None:
         with pytest.raises(AuthError):
             wrong.step(Until.ENDED, submitting=True)
     assert job.creates() == 0 and job.job().state is JobState.RUNNING
+    job.ledger.hurry_probe(job.conn_id, actor="ann", reason="a new key")
     done = job.run()
     assert done.counts["answered"] == 4 and done.revision == 1
     job.assert_accounted()
@@ -174,6 +175,7 @@ def test_a_key_refused_at_the_create_call_leaves_no_doubt(job: Bench) -> None:
     with pytest.raises(AuthError):
         job.step(Until.ENDED, submitting=True)
     assert job.batches()[0].state is BatchState.UPLOADED
+    job.ledger.hurry_probe(job.conn_id, actor="ann", reason="a new key")
     job.run()
     assert "looked" not in job.actions()
     job.assert_accounted()

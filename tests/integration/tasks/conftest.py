@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG
 
+from airflow_batch_llm.hooks.state import open_ledger
 from tests.integration.tasks.desk import Traffic, Warehouse
 from tests.integration.tasks.runs import Runs
 from tests.local_server import LocalServer
+from tests.mariadb import mariadb_server, mariadb_url
 from tests.postgres import postgres_server, postgres_url
 
-__all__ = ["postgres_server", "postgres_url"]
+__all__ = ["mariadb_server", "mariadb_url", "postgres_server", "postgres_url"]
 
 
 @pytest.fixture(scope="package")
@@ -52,12 +54,20 @@ def settings(
     monkeypatch.setenv("AIRFLOW__BATCH_LLM__FIRST_POLL_DELAY", "0")
     monkeypatch.setenv("AIRFLOW__BATCH_LLM__POLL_INTERVAL_MIN", "0.05")
     monkeypatch.setenv("AIRFLOW__BATCH_LLM__WORKSPACE", f"file://{tmp_path}/ws")
+    release_all()
 
 
 @pytest.fixture
 def runs(sync_dag: Callable[[DAG], DAG]) -> Iterator[Runs]:
     with Runs(sync_dag).recorded() as runs:
         yield runs
+
+
+def release_all() -> None:
+    """Release what an earlier test of the same ledger left held."""
+    ledger = open_ledger()
+    for hold in ledger.holds():
+        ledger.release_connection(hold.conn_id, actor="tests", reason="the test is over")
 
 
 def set_llm(monkeypatch: pytest.MonkeyPatch, server: LocalServer, **changes: object) -> None:
