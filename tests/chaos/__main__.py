@@ -83,9 +83,8 @@ class _Run:
 
     def _play(self, orders: Iterable[Order], *, quiet: bool = False) -> None:
         orders = list(orders)
-        done = 0
-        for outcome in play_all(self._seed, orders, jobs=self._jobs, mutant=self._mutant):
-            done += 1
+        outcomes = play_all(self._seed, orders, jobs=self._jobs, mutant=self._mutant)
+        for done, outcome in enumerate(outcomes, start=1):
             self._total.add(outcome)
             self._reports[outcome.ledger].add(outcome)
             if not outcome.good and not quiet:

@@ -27,10 +27,17 @@ SINK_POINTS = ("sink.half_landed",)
 OWN_POINTS = (*LEDGER_POINTS, *REQUEST_POINTS, *FILE_POINTS, *SINK_POINTS)
 
 _READS = frozenset(
-    ["engine", "schema", "namespace", "namespace_made_at", "now", "get_job", "jobs", "batches", "get_batch", "dead_letters", "find_dead_letters", "count_dead_letters", "events", "holds", "get_hold"]
+    (
+        *("engine", "schema", "namespace", "namespace_made_at", "now", "get_job", "jobs", "batches"),
+        *("get_batch", "dead_letters", "find_dead_letters", "count_dead_letters", "events"),
+        *("holds", "get_hold"),
+    )
 )
 _CALLS = frozenset(
-    ["upload", "create", "find", "find_origin", "retrieve", "list_recent", "cancel", "download", "delete_file", "probe"]
+    (
+        *("upload", "create", "find", "find_origin", "retrieve", "list_recent", "cancel", "download"),
+        *("delete_file", "probe"),
+    )
 )
 
 

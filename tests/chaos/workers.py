@@ -9,17 +9,19 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from airflow_batch_llm.backends.base import _tls
+from tests.chaos.jobs import schema_of
 from tests.chaos.playing import Outcome, play
 from tests.chaos.processes import end_with_parent
 from tests.chaos.worlds import open_ledgers, warm_up
 
-#: Workers on the same machine that start a PostgreSQL wait for each other.
-_ORDERS_AHEAD = 1
+#: Files that are synced to a disk cost most of the time, and nobody pulls the plug here.
+_IN_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -78,15 +80,25 @@ def _shares(by_ledger: dict[str, list[str]], jobs: int) -> list[tuple[str, list[
     ]
 
 
+def _warm_up() -> None:
+    """Load once what each task process would load for itself."""
+    warm_up()
+    _tls()
+    schema = schema_of(1)
+    assert schema is not None
+    with suppress(ValueError):
+        schema.parse("{}")
+
+
 def _work(seed: int, ledger: str, names: list[str], mutant: str | None, outcomes: Any) -> None:
     end_with_parent()
     warnings.simplefilter("ignore")
     # What the engine logs about the faults it meets would drown everything.
     logging.disable(logging.CRITICAL)
-    folder = Path(tempfile.mkdtemp(prefix="batch-llm-chaos-"))
+    memory = _IN_MEMORY if _IN_MEMORY.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="batch-llm-chaos-", dir=memory))
     try:
-        warm_up()
-        _tls()
+        _warm_up()
         with open_ledgers(ledger, folder) as ledgers:
             for name in names:
                 outcomes.put(play(seed, name, ledgers, folder, mutant=mutant))
