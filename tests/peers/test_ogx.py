@@ -15,7 +15,7 @@ import pytest
 from airflow_batch_llm.backends.dialects import DIALECTS
 from airflow_batch_llm.core.model import BatchState, JobState
 from airflow_batch_llm.core.policy import RowRetry
-from airflow_batch_llm.core.spec import Until
+from airflow_batch_llm.core.spec import OnDeadline, Until
 from tests.integration.engine.kills import die_at, was_killed
 from tests.job_bench import drafts_of
 from tests.peers.bench import PeerBench
@@ -158,13 +158,37 @@ def test_a_job_past_its_time_is_cancelled_and_a_clear_sends_it_again(
     job = bench_for(ogx, texts={"t-0": f"overdue {SLOW}"}, job_timeout=3600.0)
     held_back(job, chat)
     let_time_pass(job, "deadline_at", "batch_llm_job")
-    halted = job.retry().run()
+    assert job.retry().run().state is JobState.SETTLED
     chat.release()
-    assert halted.halt_code == "BLLM-043" and job.remote()[0]["status"] == "cancelled"
+    assert job.remote()[0]["status"] == "cancelled" and set(job.open_letters()) == {"t-0"}
+    job.assert_accounted()
     cleared = job.clear(job_timeout=3600.0)
-    assert cleared.run().state is JobState.SETTLED
+    assert cleared.run().counts["answered"] == 1
     cleared.assert_accounted()
     assert job.creates() == 2
+
+
+def killed(ogx: Ogx, chat: ChatServer, job: PeerBench) -> None:
+    """Kill OGX while it works on two batches of the job, and start it again."""
+    held_back(job, chat)
+    ogx.kill9()
+    chat.release()
+    ogx.restart()
+    assert [batch["status"] for batch in job.remote()] == ["in_progress", "in_progress"]
+
+
+def test_a_job_can_end_halted_although_its_batches_never_end(
+    ogx: Ogx, chat: ChatServer, bench_for: Any
+) -> None:
+    slow = {f"t-{n}": f"stuck {SLOW} {n}" for n in range(2)}
+    job = bench_for(
+        ogx, texts=slow, options={"max_requests": 1}, job_timeout=3600.0, on_deadline=OnDeadline.FAIL
+    )
+    killed(ogx, chat, job)
+    let_time_pass(job, "deadline_at", "batch_llm_job")
+    halted = job.retry().run()
+    assert (halted.state, halted.halt_code) == (JobState.HALTED, "BLLM-043")
+    assert job.pending() == sorted(slow) and job.creates() == 2
 
 
 def test_batches_that_a_killed_server_neither_ends_nor_cancels_are_sent_again_in_the_end(
@@ -175,11 +199,7 @@ def test_batches_that_a_killed_server_neither_ends_nor_cancels_are_sent_again_in
         texts=texts("killed", 3) | {"t-8": f"killed {SLOW} 1", "t-9": f"killed {SLOW} 2"},
         options={"max_requests": 4},
     )
-    held_back(job, chat)
-    ogx.kill9()
-    chat.release()
-    ogx.restart()
-    assert [batch["status"] for batch in job.remote()] == ["in_progress", "in_progress"]
+    killed(ogx, chat, job)
     let_time_pass(job, "submitted_at", "batch_llm_batch")
     job.step(Until.ENDED)
     assert job.actions().count("cancel_asked") == 2
