@@ -34,6 +34,8 @@ _AT_ONCE = 4
 #: Pages of a list at most, and how many batches count as one page where it is judged what it was worth.
 _MAX_PAGES = 100
 _PAGE = 100
+#: Looks after which the list gets another chance to show what it did not show.
+_LOOKS_REMEMBERED = 20
 #: Calls without a usable reply that end a look: the provider is not well.
 _ENOUGH_FAULTS = 3
 
@@ -71,14 +73,15 @@ def is_refusal(error: Exception | None) -> bool:
 
 @dataclass
 class Looker:
-    """Looks with one backend, and remembers what its list does not show.
+    """Looks with one backend, and remembers for some looks what its list does not show.
 
-    :param unlisted: batches that a list did not show; they are asked for one by one until one does.
+    :param unlisted: batches that the list did not show; they are asked for one by one.
     """
 
     backend: Backend
     unlisted: set[str] = field(default_factory=set)
     lists: bool = True
+    looks: int = 0
 
     def __post_init__(self) -> None:
         self.lists = getattr(self.backend, "lists_batches", True)
@@ -86,6 +89,9 @@ class Looker:
     async def look(self, wanted: Collection[str]) -> Looked:
         """Look at the batches ``wanted``. What the provider refuses is part of what is returned."""
         found = Looked()
+        self.looks += 1
+        if self.looks % _LOOKS_REMEMBERED == 0:
+            self.unlisted.clear()  # a list may lag, or be empty once
         listed = {batch_id for batch_id in wanted if batch_id not in self.unlisted}
         if self.lists and len(listed) > FEW:
             await self._list(listed, found)
@@ -118,7 +124,6 @@ class Looker:
             found.failure = error
         else:
             self.unlisted |= missing
-        self.unlisted.difference_update(found.statuses)
 
     async def _ask(self, batch_ids: list[str], found: Looked) -> None:
         # In any order: a batch whose calls always fail must not stand in front of the others for ever.

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("airflow_batch_llm.waiting")
 
+#: Name of a poller's task.
+NAME = "batch-llm-poller"
 #: 401 or 403 this many times in a row ends a wait: the key is wrong, not the moment.
 AUTH_TRIES = 4
 #: Errors that another try should not mend, this many times in a row, end a wait.
@@ -137,7 +139,7 @@ class ConnectionPoller:
         if self._task is None:
             context = contextvars.copy_context()
             context.run(structlog.contextvars.clear_contextvars)  # its lines belong to no single task
-            self._task = self._key[0].create_task(self._run(), name="batch-llm-poller", context=context)
+            self._task = self._key[0].create_task(self._run(), name=NAME, context=context)
         try:
             return await wait.done
         finally:

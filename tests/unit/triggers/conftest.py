@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ def batch(status: str, batch_id: str = "b1", **fields: Any) -> dict[str, Any]:
         "endpoint": "/v1/chat/completions",
         "status": status,
         "input_file_id": "file-in",
-        "created_at": 1,
+        "created_at": int(time.time()),
         **fields,
     }
 
