@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 unexport AIRFLOW_CONFIG
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test test-unit test-integration test-e2e test-peers lint format venv-demo venv-dev clean
+.PHONY: help demo demo-ui test test-unit test-integration test-e2e test-peers chaos lint format venv-demo venv-dev clean
 
 help: ## Say what there is.
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ test-e2e: venv-dev ## The tests with a whole Airflow.
 test-peers: venv-dev ## Whole jobs against servers of other people, which it installs itself (docs/peers.md).
 	nice $(BIN)/python -m tests.peers.install .peers
 	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/peers
+
+chaos: venv-dev ## Seeded faults of every kind against the whole engine: nothing lost, nothing paid twice (docs/chaos.md).
+	$(BIN)/python -m tests.chaos
 
 lint: venv-dev ## ruff and mypy.
 	$(BIN)/ruff check $(PATHS)

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from airflow_batch_llm.backends.base import _tls
-from tests.chaos.jobs import schema_of
+from airflow_batch_llm.core.spec import Rerun
+from tests.chaos.jobs import new_job, schema_of
+from tests.chaos.plans import Plan
 from tests.chaos.playing import Outcome, play
 from tests.chaos.processes import end_with_parent
-from tests.chaos.worlds import open_ledgers, warm_up
+from tests.chaos.work import Stage, bench_of
+from tests.chaos.worlds import Ledgers, QuickServer, open_ledgers, warm_up
 
 #: Files that are synced to a disk cost most of the time, and nobody pulls the plug here.
 _IN_MEMORY = Path("/dev/shm")
@@ -80,14 +83,21 @@ def _shares(by_ledger: dict[str, list[str]], jobs: int) -> list[tuple[str, list[
     ]
 
 
-def _warm_up() -> None:
-    """Load once what each task process would load for itself."""
+def _warm_up(ledgers: Ledgers, folder: Path) -> None:
+    """Load and compile once what each task process would load and compile for itself."""
     warm_up()
     _tls()
     schema = schema_of(1)
     assert schema is not None
     with suppress(ValueError):
         schema.parse("{}")
+    plan = Plan("warm", 0, ledgers.kind, "")
+    with QuickServer(folder / "warm" / "server") as server:
+        server.set_scenario({"rows": [{"match": {"contains": "number 1."}, "fault": "bad_request"}]})
+        stage, job = Stage(server, ledgers.new(), folder / "warm"), new_job(plan, 0, "warm")
+        bench = bench_of(stage, job, job.source, lambda point: None)
+        bench.run()
+        bench.clear(rerun=Rerun.FAILED).run()
 
 
 def _work(seed: int, ledger: str, names: list[str], mutant: str | None, outcomes: Any) -> None:
@@ -98,8 +108,8 @@ def _work(seed: int, ledger: str, names: list[str], mutant: str | None, outcomes
     memory = _IN_MEMORY if _IN_MEMORY.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="batch-llm-chaos-", dir=memory))
     try:
-        _warm_up()
         with open_ledgers(ledger, folder) as ledgers:
+            _warm_up(ledgers, folder)
             for name in names:
                 outcomes.put(play(seed, name, ledgers, folder, mutant=mutant))
         outcomes.put(None)

@@ -31,6 +31,7 @@ from tests.local_server import LocalServer
 _PATIENCE = 20.0
 #: Seconds that SQLite waits for a lock here; 60 in real life.
 _SQLITE_BUSY = 1.0
+_DATABASE = "chaos"
 
 
 #: What the server's libraries import only when they are used: warm, so that a fork has it.
@@ -105,7 +106,9 @@ class QuickServer(LocalServer):
 
 
 class Ledgers:
-    """Makes empty ledgers of one kind and can take the one in use away.
+    """Makes empty ledgers of one kind, all at one address, and can take the one in use away.
+
+    One engine serves all of them, so that a forked process finds its statements compiled.
 
     :cvar outages: names of the ways in which it can be away.
     """
@@ -132,15 +135,16 @@ class SqliteLedgers(Ledgers):
     outages = ("locked", "unopenable")
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._path = folder / "ledger.db"
         self._template = folder / "template.db"
         migrate(make_engine(self._url(self._template)))
-        self._number = 0
+        self._engine = make_engine(self._url(self._path))
 
     def new(self) -> SqlLedger:
-        self._number += 1
+        for ending in ("", "-wal", "-shm"):
+            Path(f"{self._path}{ending}").unlink(missing_ok=True)
         shutil.copyfile(self._template, self._path)
-        return SqlLedger(self._url(self._path))
+        return SqlLedger(self._engine)
 
     def take_away(self, how: str) -> Callable[[], None]:
         if how == "locked":
@@ -179,10 +183,6 @@ class SqliteLedgers(Ledgers):
 
         return bring_back
 
-    @property
-    def _path(self) -> Path:
-        return self._folder / f"ledger-{self._number}.db"
-
     @staticmethod
     def _url(path: Path) -> URL:
         return URL.create("sqlite+pysqlite", database=str(path), query={"timeout": str(_SQLITE_BUSY)})
@@ -202,31 +202,26 @@ class PostgresLedgers(Ledgers):
         self._maintenance = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
         self._execute("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()", "CREATE DATABASE template_0")
         migrate(make_engine(self._maintenance.set(database="template_0")))
-        self._number = 0
+        query = {key: str(value) for key, value in self._maintenance.query.items()}
+        address = self._maintenance.set(database=_DATABASE, query={**query, "connect_timeout": "5"})
+        self._engine = make_engine(address)
 
     def new(self) -> SqlLedger:
-        if self._number:
-            self._execute(f"DROP DATABASE {self._name} WITH (FORCE)")
-        self._number += 1
-        self._execute(f"CREATE DATABASE {self._name} TEMPLATE template_0 STRATEGY file_copy")
-        return SqlLedger(self._maintenance.set(database=self._name, query=self._query()))
+        self._execute(
+            f"DROP DATABASE IF EXISTS {_DATABASE} WITH (FORCE)",
+            f"CREATE DATABASE {_DATABASE} TEMPLATE template_0 STRATEGY file_copy",
+        )
+        return SqlLedger(self._engine)
 
     def take_away(self, how: str) -> Callable[[], None]:
         if how == "stopped":
             self._server.stop()
             return lambda: self._server.ensure_postgres_running()
         self._execute(
-            f"ALTER DATABASE {self._name} WITH ALLOW_CONNECTIONS false",
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self._name}'",
+            f"ALTER DATABASE {_DATABASE} WITH ALLOW_CONNECTIONS false",
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{_DATABASE}'",
         )
-        return lambda: self._execute(f"ALTER DATABASE {self._name} WITH ALLOW_CONNECTIONS true")
-
-    @property
-    def _name(self) -> str:
-        return f"chaos_{self._number}"
-
-    def _query(self) -> dict[str, str]:
-        return {key: str(value) for key, value in self._maintenance.query.items()} | {"connect_timeout": "5"}
+        return lambda: self._execute(f"ALTER DATABASE {_DATABASE} WITH ALLOW_CONNECTIONS true")
 
     def _execute(self, *statements: str) -> None:
         engine = create_engine(self._maintenance, isolation_level="AUTOCOMMIT", poolclass=NullPool)

@@ -1,0 +1,64 @@
+"""A short run of the chaos schedules, and four wrong engines that must not survive it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.__main__ import main
+from tests.chaos.catalogue import catalogue
+from tests.chaos.drawing import draw
+from tests.chaos.mutants import MUTANTS
+from tests.chaos.report import Report, tell_failure
+from tests.chaos.telling import telling
+from tests.chaos.workers import Order, play_all
+from tests.chaos.worlds import PostgresLedgers, SqliteLedgers
+from tests.integration.engine.kills import fault_points
+
+SEED = 20260101
+SCHEDULES = 20
+OF_A_MUTANT = 5
+OUTAGES = {kind.kind: kind.outages for kind in (SqliteLedgers, PostgresLedgers)}
+
+
+@pytest.mark.parametrize("ledger", OUTAGES)
+def test_no_schedule_of_faults_loses_a_row_lands_one_twice_or_pays_twice(ledger: str) -> None:
+    report, told = Report(), []
+    for outcome in play_all(SEED, [Order(ledger, str(number)) for number in range(SCHEDULES)], jobs=4):
+        report.add(outcome)
+        told += [] if outcome.good else tell_failure(SEED, outcome)
+    assert report.good, "\n".join(told)
+    assert report.schedules == SCHEDULES and report.odd_errors == 0
+    assert report.kills > 0 and len(report.hits) > SCHEDULES
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_an_engine_that_is_wrong_does_not_survive(mutant: str) -> None:
+    report = Report()
+    orders = [Order("sqlite", name) for name in telling(mutant, OF_A_MUTANT)]
+    for outcome in play_all(SEED, orders, jobs=3, mutant=mutant):
+        report.add(outcome)
+    assert report.schedules == OF_A_MUTANT
+    assert report.rows_lost or report.paid_twice, report.line()
+
+
+def test_a_schedule_can_be_played_again_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", str(SEED), "--ledger", "sqlite", "--schedule", "kill submit.after_create#0"]) == 0
+    told = capfd.readouterr().out
+    assert "killed at submit.after_create" in told
+    assert "schedules=1 " in told and "rows_lost=0 landed_twice=0 paid_twice=0" in told
+
+
+@pytest.mark.parametrize("ledger", OUTAGES)
+def test_the_seed_decides_everything_about_a_schedule(ledger: str) -> None:
+    faults = catalogue(OUTAGES[ledger])
+    for name in ["0", "17", *(f"{fault}#3" for fault in faults)]:
+        assert draw(7, ledger, name, faults) == draw(7, ledger, name, faults)
+    assert draw(7, ledger, "17", faults) != draw(8, ledger, "17", faults)
+
+
+@pytest.mark.parametrize("ledger", OUTAGES)
+def test_every_fault_leads_some_schedule_and_every_point_of_the_engine_is_killed_at(ledger: str) -> None:
+    faults = catalogue(OUTAGES[ledger])
+    assert {f"kill {point}" for point in fault_points()} <= set(faults)
+    leads = {draw(SEED, ledger, str(number), faults).lead for number in range(len(faults))}
+    assert leads == set(faults)
