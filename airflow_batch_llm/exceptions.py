@@ -92,9 +92,16 @@ class ProviderError(BatchLLMError):
 
 
 class Unreachable(ProviderError):
-    """No usable reply after the retries allowed: connection refused, time-outs, 5xx. Try again later."""
+    """No usable reply after the retries allowed: connection refused, time-outs, 5xx. Try again later.
+
+    ``retry_after`` is in seconds, None where the provider named no time.
+    """
 
     code = "BLLM-022"
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class AuthError(ProviderError):

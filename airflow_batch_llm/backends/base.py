@@ -215,7 +215,7 @@ def error_of(reply: httpx.Response, call: Call) -> ProviderError:
         what = f"{what}: no such endpoint; check the base URL {call.base}"
         return Refused(what, status_code=404, reason="not_found")
     if status >= 500 or status == 408:
-        return Unreachable(f"{what}: the provider has a fault")
+        return Unreachable(f"{what}: the provider has a fault", retry_after=wait)
     if status < 400:
         what = f"{what}: redirected; set the base URL {call.base} to the final address"
         return Refused(what, status_code=status, reason="redirected")

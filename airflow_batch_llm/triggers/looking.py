@@ -38,6 +38,8 @@ _PAGE = 100
 _LOOKS_REMEMBERED = 20
 #: Calls without a usable reply that end a look: the provider is not well.
 _ENOUGH_FAULTS = 3
+#: Errors with which a provider may say how long to stay away.
+_FOR_NOW = (RateLimited, Unreachable)
 
 
 @dataclass
@@ -118,7 +120,7 @@ class Looker:
             await self.backend.list_recent(stop_at=enough, max_pages=_MAX_PAGES)
         except (NotFound, Refused):
             self.lists = False
-        except RateLimited as error:
+        except _FOR_NOW as error:
             found.failure, found.retry_after = error, error.retry_after or 0.0
         except Exception as error:
             found.failure = error
@@ -139,10 +141,11 @@ class Looker:
                 # Maybe of this one batch only: the others are asked for in the next look.
                 found.left.update(rest)
                 return
-            limits = [error for error in errors if isinstance(error, RateLimited)]
-            found.retry_after = max([found.retry_after, *(error.retry_after or 0.0 for error in limits)])
+            asked = [error.retry_after or 0.0 for error in errors if isinstance(error, _FOR_NOW)]
+            found.retry_after = max([found.retry_after, *asked])
+            limited = any(isinstance(error, RateLimited) for error in errors)
             faults += sum(isinstance(error, Unreachable) for error in errors)
-            if limits or faults >= _ENOUGH_FAULTS:
+            if limited or faults >= _ENOUGH_FAULTS:
                 found.errors.update(dict.fromkeys(rest, errors[-1]))
                 return
 

@@ -103,9 +103,12 @@ def test_an_unreadable_delay_is_no_delay(bench: Bench, value: str) -> None:
     assert 0.375 <= bench.waits[0] <= 0.5
 
 
-def test_a_delay_beyond_the_budget_is_handed_to_the_caller(bench: Bench) -> None:
-    bench.server.script = [Reply(429, error(), {"retry-after": "120"})]
-    with pytest.raises(RateLimited) as caught:
+@pytest.mark.parametrize(("status", "raised"), [(429, RateLimited), (503, Unreachable)])
+def test_a_delay_beyond_the_budget_is_handed_to_the_caller(
+    bench: Bench, status: int, raised: type[RateLimited | Unreachable]
+) -> None:
+    bench.server.script = [Reply(status, error(), {"retry-after": "120"})]
+    with pytest.raises(raised) as caught:
         retrieve(bench)
     assert caught.value.retry_after == 120
     assert bench.waits == []

@@ -143,6 +143,18 @@ def test_times_that_have_passed_end_the_wait_no_sooner_than_the_first_look(waiti
     assert waiting.now == START + 10
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_provider_is_left_alone_for_as_long_as_it_asks(
+    waiting: Waiting, server: ScriptedServer, status: int
+) -> None:
+    server.script = [
+        Reply(status, {"error": {"message": "later"}}, {"Retry-After": "500"}),
+        shown("completed"),
+    ]
+    assert waiting.run("b1")["status"] == "ended"
+    assert waiting.now >= START + 500
+
+
 def test_a_long_retry_after_does_not_outlast_the_deadline(waiting: Waiting, server: ScriptedServer) -> None:
     server.script = [Reply(429, {"error": {"message": "slow"}}, {"Retry-After": "86400"})]
     assert waiting.run("b1", deadline=START + 600)["status"] == "deadline"
