@@ -81,6 +81,7 @@ class ReplayProvider(LoopbackServer):
 
     :param replay: how the first batch ends; None answers it in full, too.
     :param replays: how many batches end so.
+    :param piece: how many bytes of a reply are sent at a time.
     :param refusals: (status, code) with which create calls are refused, one each, before any is taken.
     :param max_bytes: an upload above it is refused with 413.
     :param max_requests: a batch above it is refused with 400.
@@ -98,7 +99,9 @@ class ReplayProvider(LoopbackServer):
         row: Callable[[str], dict[str, Any]] | None = None,
         replays: int = 1,
         refusals: Sequence[tuple[int, str]] = (),
+        piece: int | None = None,
     ) -> None:
+        self.piece = piece
         self.replay, self.row = replay, row or answer
         self.replays, self.refusals = replays, list(refusals)
         self.max_bytes, self.max_requests = max_bytes, max_requests
@@ -296,7 +299,9 @@ def _handler(provider: ReplayProvider) -> Callable[..., BaseHTTPRequestHandler]:
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(reply)))
             self.end_headers()
-            self.wfile.write(reply)
+            piece = provider.piece or len(reply) or 1
+            for start in range(0, len(reply), piece):
+                self.wfile.write(reply[start : start + piece])
 
         do_GET = do_POST = do_DELETE = _serve
 

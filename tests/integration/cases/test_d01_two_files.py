@@ -95,6 +95,22 @@ def test_d01_an_answer_beside_an_error_for_the_same_row_is_the_answer(
     assert_as_the_case_says(bench, server)
 
 
+def test_d01_of_two_answers_for_one_row_the_same_one_stands_in_any_order(
+    case: Callable[[str], Case],
+    provider: Callable[..., ReplayProvider],
+    job: Callable[..., Bench],
+) -> None:
+    d01, found = case("D01"), []
+    several = [answer("r-1", "A1"), *(answer("r-3", f"A3, said {n} times") for n in range(4))]
+    for number, order in enumerate([several, several[::-1], several[2:] + several[:2]]):
+        files = {"file-out": as_lines(*order), "file-err": as_lines(REFUSED)}
+        bench = job(provider(d01.replay(files=files)), d01.input, run_id=f"run-{number}")
+        bench.run()
+        bench.assert_accounted(["r-1", "r-2", "r-3"])
+        found.append(outputs(bench))
+    assert found[0] == found[1] == found[2]
+
+
 @pytest.mark.parametrize("absent", ["", None, "   ", {}])
 def test_d01_an_absent_file_has_many_names(
     case: Callable[[str], Case],
