@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "db": ("airflow_batch_llm.cli.db", "create, migrate and check the ledger's tables"),
     "jobs": ("airflow_batch_llm.cli.jobs", "list the jobs of the ledger"),
     "show": ("airflow_batch_llm.cli.show", "show a job with its batches and counts"),
+    "metrics": ("airflow_batch_llm.cli.metrics", "print the ledger's gauges"),
     "events": ("airflow_batch_llm.cli.events", "list what happened to a job, in order"),
     "resume": ("airflow_batch_llm.cli.resume", "let a halted job go on"),
     "cancel": ("airflow_batch_llm.cli.cancel", "halt a job and cancel its batches"),

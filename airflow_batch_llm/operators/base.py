@@ -215,8 +215,11 @@ class BatchLLMJobOperator(BaseOperator):
         deadline: an outage; and a key that is refused, until the wait has met that several times in a row.
         Then the connection is held: the job that met it first raises, the others go on waiting.
         """
+        from airflow_batch_llm.operators.metrics import measured
+
         try:
-            return await self.work(session, context)
+            with measured(session.ledger, session.tools.spec.key, session.tools.spec.conn_id):
+                return await self.work(session, context)
         except (Unreachable, RateLimited, AuthError, AccountError) as error:
             waiting = self._wait_out(session, error)
             if waiting is None:

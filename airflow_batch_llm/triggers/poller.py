@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import structlog.contextvars
-
 from airflow_batch_llm.exceptions import AuthError, NotFound, ProviderError, Refused
 from airflow_batch_llm.triggers.looking import Looked, Looker, is_refusal
 from airflow_batch_llm.triggers.order import WaitOrder, code_of, event_of
@@ -137,9 +135,7 @@ class ConnectionPoller:
         self._waits.add(wait)
         self._woken.set()
         if self._task is None:
-            context = contextvars.copy_context()
-            context.run(structlog.contextvars.clear_contextvars)  # its lines belong to no single task
-            self._task = self._key[0].create_task(self._run(), name=NAME, context=context)
+            self._task = self._key[0].create_task(self._run(), name=NAME, context=_nobodys_context())
         try:
             return await wait.done
         finally:
@@ -310,6 +306,19 @@ class ConnectionPoller:
         looker, self._looker = self._looker, None
         if looker is not None:
             await looker.backend.aclose()
+
+
+def _nobodys_context() -> contextvars.Context:
+    """Return this task's context without what puts log lines into its own log."""
+    context = contextvars.copy_context()
+
+    def clear() -> None:
+        for variable in context:
+            if variable.name.startswith("structlog_"):
+                variable.set(...)  # structlog's own sign for "not set"
+
+    context.run(clear)
+    return context
 
 
 def _status_of(refusal: Exception) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 from airflow_batch_llm.triggers import poller
 from airflow_batch_llm.triggers.looking import SINGLES_A_LOOK
@@ -348,6 +349,29 @@ def test_trouble_is_told_once_in_the_log_of_every_task_concerned(
     trouble = "a look at 1 batches failed (BLLM-022); trying again"
     again = "1 batches can be looked at again"
     assert sorted(lines) == [("one", again), ("one", trouble), ("other", again), ("other", trouble)]
+
+
+def test_the_shared_look_stands_in_no_single_task_s_log(
+    shelf_of: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd = shelf_of("b0", status="completed")
+    kept: contextvars.ContextVar[str] = contextvars.ContextVar("kept")
+    seen: list[Any] = []
+    real = crowd._open
+
+    async def opened() -> Any:
+        seen.append((structlog.contextvars.get_contextvars(), kept.get()))
+        return await real()
+
+    async def main() -> None:
+        kept.set("connections may be preset in the context")
+        structlog.contextvars.bind_contextvars(trigger_id=7)
+        monkeypatch.setattr(crowd, "_open", opened)
+        await crowd.wait(minutely("b0")[0])
+        assert structlog.contextvars.get_contextvars() == {"trigger_id": 7}
+
+    asyncio.run(main())
+    assert seen == [({}, "connections may be preset in the context")]
 
 
 # -- coming and going ------------------------------------------------------------------------------
