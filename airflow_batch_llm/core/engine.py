@@ -262,9 +262,11 @@ class Engine:
         later = _sooner(unsent_until, unread_until)
         not_before = later.not_before if later is not None else None
         if unsent and unsent_until is None:
-            # Put back while this pass was under way: look again at once.
+            # Put back while this pass was under way: look again at once. In a halted job: a create call in
+            # doubt that cannot be asked about now.
+            pause = self.tools.settings.look_apart if job.state is JobState.HALTED else 0.0
             waits = [batch.not_before for batch in unsent if batch.not_before]
-            not_before = min(waits) if waits else ledger.now()
+            not_before = min(waits) if waits else ledger.now() + pause
         # One wait looks with one connection; the batches of another are looked at by the engine.
         watched = [batch for batch in running if batch.conn_id == running[0].conn_id]
         not_before = min(filter(None, (not_before, self._next_bound(job, running))), default=None)

@@ -373,6 +373,21 @@ def test_of_two_jobs_that_try_at_once_one_sends(jobs: Pair) -> None:
     assert ledger.happened and jobs.events().count("probe_taken") == 2
 
 
+def test_a_key_revoked_while_a_create_call_is_in_doubt_is_told_and_the_batch_is_found_later(
+    two: Pair,
+) -> None:
+    killed = replace(two.first, fault=die_at("submit.after_create"))
+    assert was_killed(lambda: killed.step(Until.ENDED, submitting=True))
+    two.server.set_scenario(refuses("list"))
+    first = two.first.retry()
+    with pytest.raises(AuthError):
+        first.step(Until.ENDED, submitting=True)
+    assert two.hold() is not None and two.events() == ["connection_held"]
+    two.server.set_scenario({})
+    goes_on(first)
+    assert two.first.creates() == 1
+
+
 # -- people ----------------------------------------------------------------------------------------
 def test_a_persons_hold_is_ended_by_a_release_only(jobs: Pair) -> None:
     jobs.ledger.hold_connection(
