@@ -10,7 +10,7 @@ from airflow_batch_llm.cli.printing import logs_apart
 from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import Job
 from airflow_batch_llm.core.policy import RowRetry
-from airflow_batch_llm.core.spec import JobSpec, Settings
+from airflow_batch_llm.core.spec import JobSpec
 from airflow_batch_llm.core.tools import Tools
 
 if TYPE_CHECKING:
@@ -52,17 +52,16 @@ class Session:
 
         :raises ConfigurationError: the connection or the workspace cannot be used.
         """
-        from airflow_batch_llm.hooks.settings import read_settings
+        from airflow_batch_llm.hooks.settings import engine_settings, read_settings
         from airflow_batch_llm.storage.row_index import DiskRowIndex
 
-        settings = read_settings()
         return Tools(
             ledger=self._ledger,
             workspace=open_workspace(),
             backend=self._backends(conn_id),
             spec=JobSpec(self._job.key, conn_id, self._policy, self._judge),
             new_index=DiskRowIndex,
-            settings=Settings(create_timeout=settings.create_timeout, look_apart=settings.find_interval),
+            settings=engine_settings(read_settings()),
             other_backend=self._backends,
         )
 

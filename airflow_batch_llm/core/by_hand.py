@@ -28,6 +28,7 @@ from airflow_batch_llm.core.model import (
 )
 from airflow_batch_llm.core.ports import Ledger, Reconciled, Workspace
 from airflow_batch_llm.core.settle import settle
+from airflow_batch_llm.core.spec import Progress
 from airflow_batch_llm.core.submit import resolve_doubt, token
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
@@ -302,6 +303,17 @@ def settle_accepted(tools: Tools, job: Job, accepted: Acceptance) -> Job | None:
             return None
     settled = settle(tools, job, tools.template(job), final=True)
     return settled if settled.state is JobState.SETTLED else None
+
+
+def what_runs(tools: Tools, job: Job) -> Progress | None:
+    """Return what an accepted job waits for: batches that are being cancelled; None where none is out."""
+    out = tools.ledger.batches(job.job_id, states=[BatchState.SUBMITTING, BatchState.SUBMITTED])
+    if not out:
+        return None
+    conn_id = out[0].conn_id
+    ids = tuple(b.provider_batch_id for b in out if b.provider_batch_id and b.conn_id == conn_id)
+    later = tools.ledger.now() + tools.settings.look_apart
+    return Progress(job, False, ids, conn_id, more_planned=True, not_before=later, reason="accepted")
 
 
 def _give_up_rows(tools: Tools, job: Job, batch: Batch, accepted: Acceptance) -> bool:

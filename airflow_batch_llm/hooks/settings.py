@@ -10,6 +10,7 @@ from typing import Any
 from airflow.sdk.configuration import conf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from airflow_batch_llm.core import spec
 from airflow_batch_llm.exceptions import ConfigurationError
 from airflow_batch_llm.get_provider_info import get_provider_info
 
@@ -54,6 +55,16 @@ def read_settings() -> Settings:
         if getattr(settings, f"{name}_max") < getattr(settings, f"{name}_min"):
             raise ConfigurationError(f"[{SECTION}] {name}_max is below {name}_min")
     return settings
+
+
+def engine_settings(settings: Settings) -> spec.Settings:
+    """Return the waiting times of the engine as they are set."""
+    return spec.Settings(
+        create_timeout=settings.create_timeout,
+        look_apart=settings.find_interval,
+        probe_first=settings.probe_interval_min,
+        probe_max=settings.probe_interval_max,
+    )
 
 
 def airflow_home() -> Path:

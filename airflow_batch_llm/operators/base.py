@@ -18,7 +18,7 @@ from airflow_batch_llm.core.holds import refused_reading
 from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import BatchState, Job, JobKey
 from airflow_batch_llm.core.policy import RowRetry
-from airflow_batch_llm.core.spec import JobSpec, OnDeadline, Progress, Settings
+from airflow_batch_llm.core.spec import JobSpec, OnDeadline, Progress
 from airflow_batch_llm.core.tools import Tools, read_description
 from airflow_batch_llm.declared import Declared
 from airflow_batch_llm.exceptions import (
@@ -258,7 +258,7 @@ class BatchLLMJobOperator(BaseOperator):
     def open_session(self, context: Context) -> JobSession:
         """Open ledger, workspace and backend for the job."""
         from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
-        from airflow_batch_llm.hooks.settings import read_settings
+        from airflow_batch_llm.hooks.settings import engine_settings, read_settings
         from airflow_batch_llm.hooks.state import open_ledger, open_workspace
         from airflow_batch_llm.storage.row_index import DiskRowIndex
 
@@ -284,12 +284,7 @@ class BatchLLMJobOperator(BaseOperator):
             backend=backend,
             spec=spec,
             new_index=DiskRowIndex,
-            settings=Settings(
-                create_timeout=settings.create_timeout,
-                look_apart=settings.find_interval,
-                probe_first=settings.probe_interval_min,
-                probe_max=settings.probe_interval_max,
-            ),
+            settings=engine_settings(settings),
             other_backend=(others := OtherBackends()),
         )
         return JobSession(Engine(tools), ledger, hook, backend, others)

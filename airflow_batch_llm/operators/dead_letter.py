@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_batch_llm.core.by_hand import acceptance_of, settle_accepted
+from airflow_batch_llm.core.by_hand import acceptance_of, settle_accepted, what_runs
 from airflow_batch_llm.core.files import results_path
 from airflow_batch_llm.core.model import Job, JobState
 from airflow_batch_llm.core.settle import tally
@@ -51,6 +51,9 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
             settled = settle_accepted(session.tools, progress.job, accepted)
             if settled is not None:
                 return Progress(settled, True)
+            running = what_runs(session.tools, progress.job)
+            if running is not None:
+                return running
 
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
         """Return the counts, or fail with the commonest codes."""
