@@ -42,8 +42,16 @@ class _Run:
         self._began = time.monotonic()
 
     def everything(self) -> int:
-        """Play all schedules, then directed ones until each fault has hits enough."""
+        """Play all schedules, then directed ones until each fault has hits enough; tell what came of it,
+        also where it is broken off with Ctrl-C."""
         print(f"seed {self._seed}, {self._schedules} schedules for each of: {', '.join(self._faults)}")
+        try:
+            self._play_enough()
+        except KeyboardInterrupt:
+            print("broken off")
+        return self._tell()
+
+    def _play_enough(self) -> None:
         self._play(Order(kind, str(number)) for number in range(self._schedules) for kind in self._faults)
         for attempt in range(_ROUNDS if self._directed else 0):
             missing = self._missing()
@@ -57,7 +65,6 @@ class _Run:
                 for fault, hits in faults.items()
                 for number in range(ENOUGH - hits)
             )
-        return self._tell()
 
     def mutant(self) -> int:
         """Play schedules that a wrong engine should not survive; here non-zeros are right."""
