@@ -35,7 +35,8 @@ _DRIVER_OPTIONS = {
         "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "connect_timeout", "options",
         "target_session_attrs", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
     ),
-    "mysql": ("charset", "unix_socket", "ssl_ca", "ssl_cert", "ssl_key"),
+    "mysql": ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key"),
+    "mariadb": ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key"),
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from airflow_batch_llm.exceptions import ConfigurationError, SinkError, SourceError
@@ -84,7 +84,10 @@ class Database:
 
 def driver_of(connection: Any) -> Any:
     """Return the DB-API module of a connection: it holds the error classes."""
-    return importlib.import_module(type(connection).__module__.partition(".")[0])
+    package, _, module = type(connection).__module__.partition(".")
+    if package == "mysql":  # of many packages; mysql-connector-python's is mysql.connector
+        package = f"{package}.{module.partition('.')[0]}"
+    return importlib.import_module(package)
 
 
 @contextmanager
@@ -92,10 +95,15 @@ def tuple_cursor(connection: Any, *, stream: bool = False) -> Iterator[Any]:
     """Open a cursor that yields tuples, whatever rows the connection's ``cursor`` extra asks for.
 
     :param stream: do not fetch a whole result at once: psycopg and psycopg2 need a named cursor on the
-        server for that, other drivers do it by themselves.
+        server for that, PyMySQL and mysqlclient a class of cursor; other drivers do it by themselves.
     """
     driver = driver_of(connection).__name__
     options: dict[str, Any] = {}
+    if driver in ("pymysql", "MySQLdb"):
+        cursors = importlib.import_module(f"{driver}.cursors")
+        options["cursor" if driver == "pymysql" else "cursorclass"] = (
+            cursors.SSCursor if stream else cursors.Cursor
+        )
     if stream and driver in ("psycopg", "psycopg2"):
         options["name"] = "batch_llm_source"
     if driver == "psycopg2":
@@ -106,10 +114,22 @@ def tuple_cursor(connection: Any, *, stream: bool = False) -> Iterator[Any]:
         from psycopg.rows import tuple_row
 
         options["row_factory"] = tuple_row
+    elif driver == "mysql.connector":
+        connection.can_consume_results = True  # a cursor that has not been read to its end may be closed
     elif driver == "sqlite3":
         connection.text_factory = _sqlite_text
-    with closing(connection.cursor(**options)) as cursor:
+    cursor = connection.cursor(**options)
+    try:
         yield cursor
+    except Exception:
+        # Closing what a lost connection left can fail as well, with an error that says less.
+        with suppress(Exception):
+            cursor.close()
+        raise
+    except BaseException:
+        cursor.close()
+        raise
+    cursor.close()
 
 
 def _sqlite_text(data: bytes) -> str:

@@ -26,6 +26,19 @@ _SQLITE_STATEMENT = re.compile(
     r"|ambiguous column name|wrong number of arguments|table .* has no column|misuse of"
 )
 
+#: What MySQL says about a statement's names and rights: no such table, column, function, database; ambiguous
+#: or repeated names; no right. These messages hold no value.
+_MYSQL_NAMES = frozenset({1044, 1046, 1049, 1051, 1052, 1054, 1060, 1066, 1142, 1143, 1146, 1305, 1370})
+#: Further ones at which a statement or a value is at fault and which its drivers take for the server's:
+#: a value that cannot be converted, is too large or too long; several rows where one must be; GROUP BY;
+#: collations that cannot be compared; arguments of functions; what a procedure raises.
+_MYSQL_REFUSALS = _MYSQL_NAMES | {
+    1055, 1056, 1111, 1140, 1222, 1235, 1241, 1242, 1247, 1248, 1264, 1265, 1267, 1271, 1292, 1364, 1365,
+    1366, 1406, 1411, 1413, 1414, 1415, 1416, 1421, 1441, 1525, 1582, 1583, 1584, 1585, 1644, 1690, 3140,
+    3141, 3143,
+}  # fmt: skip
+_MYSQL_DRIVERS = ("pymysql", "MySQLdb", "mysql.connector")
+
 #: Errors of opening a connection that its fields cause, and no network.
 _FIELDS_AT_FAULT = {
     "ProgrammingError",
@@ -103,6 +116,8 @@ def _is_refusal(error: Exception, driver: Any) -> bool:
         return sqlite in ("SQLITE_ERROR", "SQLITE_NOTADB", "SQLITE_AUTH") or sqlite.startswith(
             ("SQLITE_CORRUPT", "SQLITE_READONLY")
         )
+    if driver.__name__ in _MYSQL_DRIVERS:
+        return _mysql_number(error) in _MYSQL_REFUSALS
     # PostgreSQL: a read-only transaction, and what a function of the user's own raises.
     state = _state(error)
     return state == "25006" or state.startswith("P0")
@@ -117,10 +132,18 @@ def _safe_message(error: Exception, driver: Any) -> str:
         safe = isinstance(error, _MISFITS)
     elif driver.__name__ == "sqlite3":
         safe = isinstance(error, driver.ProgrammingError) or bool(_SQLITE_STATEMENT.match(lines[0]))
+    elif driver.__name__ in _MYSQL_DRIVERS:
+        # Nothing of syntax errors: they quote the statement, in which values stand by then.
+        safe = _mysql_number(error) in _MYSQL_NAMES
     else:
         # Class 42: syntax errors, unknown names, missing rights. No state: the driver did not get to ask.
         safe = isinstance(error, driver.ProgrammingError) and _state(error)[:2] in ("", "42")
     return lines[0][:_MAX_MESSAGE] if safe else ""
+
+
+def _mysql_number(error: Exception) -> int | None:
+    number = getattr(error, "errno", None) or (error.args[0] if error.args else None)
+    return number if isinstance(number, int) else None
 
 
 def _state(error: Exception) -> str:
@@ -128,5 +151,5 @@ def _state(error: Exception) -> str:
 
 
 def _kind(error: Exception) -> str:
-    state = _state(error) or getattr(error, "sqlite_errorname", "")
+    state = _state(error) or getattr(error, "sqlite_errorname", "") or _mysql_number(error)
     return f"{type(error).__name__}{f' {state}' if state else ''}"

@@ -295,6 +295,12 @@ def test_the_command_finds_a_ledger_connection_that_airflows_database_holds(
              "schema": "led", "extra": '{"sslmode": "require", "cursor": "dictcursor"}'},
             "postgresql+psycopg://u:p%40%2F@db:5433/led?sslmode=require",
         ),
+        (
+            {"conn_type": "mysql", "host": "db", "login": "u", "schema": "led",
+             "extra": '{"ssl_ca": "/ca.pem", "charset": "latin1", "cursor": "dictcursor"}'},
+            "mysql+pymysql://u@db/led?ssl_ca=%2Fca.pem",
+        ),
+        ({"conn_type": "mariadb", "host": "db", "schema": "led"}, "mariadb+pymysql://db/led"),
         ({"conn_type": "sqlite", "host": "/data/led.db"}, "sqlite+pysqlite:////data/led.db"),
     ],
 )  # fmt: skip

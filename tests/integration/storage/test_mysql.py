@@ -133,14 +133,14 @@ def test_a_session_that_is_ended_is_unavailable(ledger: SqlLedger) -> None:
 
 
 def test_a_server_that_takes_no_writes_is_unavailable(mariadb_server: URL, ledger: SqlLedger) -> None:
-    job = new_job(ledger)
     url = ledger.engine.url
     execute(
         mariadb_server,
         "CREATE OR REPLACE USER writer@localhost",
-        f"GRANT ALL ON {url.database}.* TO writer@localhost",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON {url.database}.* TO writer@localhost",
     )
     ledger = SqlLedger(url.set(username="writer"))
+    job = some(ledger.get_job(batch_in(ledger, BatchState.RECONCILED).job_id))
     execute(mariadb_server, "SET GLOBAL read_only = 1")
     try:
         with pytest.raises(LedgerUnavailable, match="read-only"):

@@ -165,7 +165,7 @@ def test_every_key_fits_the_index_limit_of_mysql(table) -> None:  # type: ignore
 
 def test_ids_compare_byte_by_byte_on_mysql() -> None:
     letters = str(CreateTable(metadata.tables["batch_llm_dead_letter"]).compile(dialect=mysql.dialect()))
-    assert "wire_id VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin" in letters
+    assert "wire_id VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" in letters
     assert "custom_id LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" in letters
 
 
