@@ -12,7 +12,7 @@ from airflow_batch_llm.cli.parsers import actor_of, add_command
 from airflow_batch_llm.cli.printing import plain, print_json
 from airflow_batch_llm.cli.steps import clear
 from airflow_batch_llm.cli.target import find_job, open_target
-from airflow_batch_llm.core.by_hand import acceptance_of
+from airflow_batch_llm.core.by_hand import accepted_halt
 from airflow_batch_llm.core.model import BatchState, Job, JobState, LetterState
 from airflow_batch_llm.storage.ledger import SqlLedger
 
@@ -74,8 +74,8 @@ def _refuse(job: Job) -> None:
         )
     if job.plan_id is None:
         raise Stopped(WRONG_STATE, f"job {job.job_id} has no rows yet: clear its submit task")
-    before = acceptance_of(job)
-    if job.state is JobState.HALTED and before is not None:
+    before = accepted_halt(job)
+    if before is not None:
         raise Stopped(
             WRONG_STATE, f"job {job.job_id} was accepted by {before.actor}: {clear(job, 'dead_letter')}"
         )

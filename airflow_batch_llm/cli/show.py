@@ -12,7 +12,7 @@ from airflow_batch_llm.cli.parsers import add_command
 from airflow_batch_llm.cli.printing import code_only, print_facts, print_json, print_table, when
 from airflow_batch_llm.cli.steps import clear
 from airflow_batch_llm.cli.target import find_job, open_target
-from airflow_batch_llm.core.by_hand import acceptance_of, not_to_be_had
+from airflow_batch_llm.core.by_hand import acceptance_of, accepted_halt, not_to_be_had
 from airflow_batch_llm.core.model import Batch, Job, JobState
 from airflow_batch_llm.storage.ledger import SqlLedger
 
@@ -93,7 +93,7 @@ def _print_next(ledger: SqlLedger, job: Job) -> None:
     if job.state is not JobState.HALTED:
         return
     lacking = ", ".join(batch.batch_id for batch in not_to_be_had(ledger, job))
-    if acceptance_of(job) is not None:
+    if accepted_halt(job) is not None:
         step = clear(job, "dead_letter")
     elif lacking:
         step = f"batch-llm adopt, or abandon, of {lacking}; then batch-llm resume"

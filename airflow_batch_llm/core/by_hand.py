@@ -289,6 +289,12 @@ def acceptance_of(job: Job) -> Acceptance | None:
     return Acceptance(found["letters"], found["halted"], found["actor"], found["reason"])
 
 
+def accepted_halt(job: Job) -> Acceptance | None:
+    """Return the acceptance of a job that is halted, None where nobody has accepted this halt."""
+    found = acceptance_of(job)
+    return found if job.state is JobState.HALTED and found is not None and found.halted else None
+
+
 def settle_accepted(tools: Tools, job: Job, accepted: Acceptance) -> Job | None:
     """Close a halted job that was accepted: every row without an answer becomes a dead letter.
 
@@ -301,7 +307,8 @@ def settle_accepted(tools: Tools, job: Job, accepted: Acceptance) -> Job | None:
             return None
         if not _give_up_rows(tools, job, batch, accepted):
             return None
-    settled = settle(tools, job, tools.template(job), final=True)
+    actor, reason = accepted.actor, accepted.reason
+    settled = settle(tools, job, tools.template(job), final=True, actor=actor, reason=reason)
     return settled if settled.state is JobState.SETTLED else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
@@ -49,10 +50,20 @@ class Fate(IntEnum):
     LEFT = 3  #: has an outcome that asks for another round
 
 
-def settle(tools: Tools, job: Job, template: RequestTemplate, *, final: bool) -> Job:
+def settle(
+    tools: Tools,
+    job: Job,
+    template: RequestTemplate,
+    *,
+    final: bool,
+    actor: str = MACHINE,
+    reason: str = "",
+) -> Job:
     """Account for every row; publish what is answered; write dead letters; close the job.
 
     :param final: False for a halted job: what is paid lands, the rest stays pending, nothing is closed.
+    :param actor: who decided that rows without an answer are dead; stands in the new letters.
+    :param reason: why.
     :raises AccountingError: the sums over the rows do not agree; nothing was published.
     """
     with ExitStack() as stack:
@@ -60,7 +71,9 @@ def settle(tools: Tools, job: Job, template: RequestTemplate, *, final: bool) ->
         batches = tools.ledger.batches(job.job_id)
         counts = _count_rows(tools, job, batches, index, final=final)
         tools.fault("settle.before_letters")
-        tools.ledger.insert_dead_letters(_letters(tools, job, batches, index, final=final))
+        letters = _letters(tools, job, batches, index, final=final)
+        decided = (dataclasses.replace(letter, actor=actor, reason=reason) for letter in letters)
+        tools.ledger.insert_dead_letters(decided)
         _move_letters(tools, job, index, final=final)
         tools.fault("settle.before_publish")
         published = publish(tools, job, batches, index, answered=Fate.ANSWERED)

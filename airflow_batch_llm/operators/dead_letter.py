@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_batch_llm.core.by_hand import acceptance_of, settle_accepted, what_runs
+from airflow_batch_llm.core.by_hand import acceptance_of, accepted_halt, settle_accepted, what_runs
 from airflow_batch_llm.core.files import results_path
-from airflow_batch_llm.core.model import Job, JobState
+from airflow_batch_llm.core.model import Job
 from airflow_batch_llm.core.settle import tally
 from airflow_batch_llm.core.spec import Progress, Until
 from airflow_batch_llm.exceptions import AllRowsFailed, ConfigurationError, DeadLetterLimit
@@ -43,10 +43,8 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
         """Finish whatever is left to do and settle; close a halted job that a person has accepted."""
         while True:
             progress = await session.engine.advance(Until.SETTLED)
-            if not progress.done or progress.job.state is not JobState.HALTED:
-                return progress
-            accepted = acceptance_of(progress.job)
-            if accepted is None:
+            accepted = accepted_halt(progress.job)
+            if not progress.done or accepted is None:
                 return progress
             settled = settle_accepted(session.tools, progress.job, accepted)
             if settled is not None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import update
 
 from airflow_batch_llm.cli.main import main
-from airflow_batch_llm.core.model import BatchState, Job, JobKey, JobState, LetterState
+from airflow_batch_llm.core.model import (
+    BatchError,
+    BatchState,
+    Job,
+    JobKey,
+    JobState,
+    LetterState,
+    RemoteStatus,
+)
 from airflow_batch_llm.storage.engine import writing
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.schema import job as job_table
 from tests.integration.cli.conftest import SQLITE, Command, printed_json
-from tests.integration.storage.ledgers import FACTS, batch_in, job_in, letter, new_job, plan, some
+from tests.integration.storage.ledgers import FACTS, batch_in, job_in, letter, new_job, plan, remote, some
 
 
 def job_of(ledger: SqlLedger, dag_id: str, created_at: float) -> Job:
@@ -261,6 +270,31 @@ def test_what_the_provider_said_is_never_printed(ledger: SqlLedger, command: Com
             status, out, err = command(*words, *form)
             assert status == 0 and "SECRET" not in out + err and "\x1b" not in out
     assert "t\\x1b-1\\n" in command("dead-letters", "list", job.job_id)[1]
+
+
+@SQLITE
+def test_a_text_that_the_provider_puts_where_codes_stand_is_not_printed(
+    ledger: SqlLedger, command: Command
+) -> None:
+    said = "SECRET words of a prompt"
+    batch = batch_in(ledger, BatchState.SUBMITTING)
+    batch = some(ledger.leave_submitting(batch, reason=said))
+    batch = some(ledger.put_back(batch, reason=said, not_before=None))
+    batch = some(ledger.mark_uploaded(batch, "file-2"))
+    batch = some(ledger.enter_submitting(batch, revision=1, lease_seconds=9))
+    batch = some(ledger.mark_submitted(batch, remote("batch_9")))
+    odd = replace(remote("batch_9"), status=RemoteStatus.FAILED, raw_status=said, errors=(BatchError(said),))
+    some(ledger.mark_ended(batch, odd))
+    ledger.add_event(batch.job_id, "lines_refused", batch_id=batch.batch_id, reason=f"line 1 ('t'): {said}")
+    job = some(ledger.get_job(batch.job_id))
+    some(ledger.halt_job(job, "BLLM-021", f"batch {batch.batch_id}: {said}"))
+    for words in (["events"], ["show"], ["resume", "--reason", "mended"], ["events"]):
+        for form in ([], ["--json"]):
+            _, out, err = command(words[0], batch.job_id, *words[1:], *form)
+            assert "SECRET" not in out + err
+    told = [e["reason"] for e in printed_json(command, "events", batch.job_id)]
+    assert f"BLLM-021: batch {batch.batch_id}: (not a code)" in told and "status (not a code)" in told
+    assert "mended" in told, "what a person wrote is shown"
 
 
 @SQLITE

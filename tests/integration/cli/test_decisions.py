@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_batch_llm.core.by_hand import acceptance_of, settle_accepted
+from airflow_batch_llm.core.by_hand import acceptance_of, accepted_halt, settle_accepted
 from airflow_batch_llm.core.engine import Engine
 from airflow_batch_llm.core.model import BatchState, Job, JobState, LetterState
 from airflow_batch_llm.core.policy import RowRetry
@@ -35,8 +35,8 @@ def retry_and_settle(job: Bench) -> Job:
 def settle_as_accepted(job: Bench) -> Job:
     """What clearing the dead_letter task runs, for a job that was accepted."""
     halted = job.until(Until.SETTLED)
-    accepted = acceptance_of(halted)
-    assert accepted is not None and halted.state is JobState.HALTED
+    accepted = accepted_halt(halted)
+    assert accepted is not None
 
     def close(engine: Engine) -> Job | None:
         return settle_accepted(engine.tools, halted, accepted)
@@ -334,6 +334,7 @@ def test_an_accepted_job_settles_with_what_it_has_and_sends_nothing_more(
     assert settled.state is JobState.SETTLED and settled.halt_code is None
     assert (settled.counts["answered"], settled.counts["dead"], settled.counts["pending"]) == (3, 3, 0)
     assert job.open_letters() == {"t-1": "server_error", "t-4": "never_sent", "t-5": "never_sent"}
+    assert {(x.actor, x.reason) for x in job.letters()} == {("ann", "as ann says")}
     accepted = acceptance_of(settled)
     assert accepted is not None and (accepted.letters, accepted.halted) == (3, False)
     assert job.until(Until.SETTLED).state is JobState.SETTLED and job.creates() == creates
@@ -394,3 +395,22 @@ def test_accepted_letters_of_a_settled_job_are_counted(bench: Callable[..., Benc
     assert shown["accepted_dead_letters"] == 1
     accepted = acceptance_of(job.job())
     assert accepted is not None and (accepted.letters, accepted.actor) == (1, "ann")
+
+
+def test_letters_that_were_accepted_say_nothing_about_a_halt_in_a_later_re_drive(
+    bench: Callable[..., Bench], command: Command
+) -> None:
+    job = bench(texts=TEXTS)
+    job.server.set_scenario({"rows": [{"match": {"contains": "number 2."}, "fault": "bad_request"}]})
+    job.run()
+    assert command("accept", job.key.job_id, *WHO)[0] == 0
+    job.server.set_scenario({"pace": {"seconds": 600, "hold_at": 0}})
+    assert command("dead-letters", "redrive", job.key.job_id, "--all", *WHO)[0] == 0
+    job.step(Until.RETRIED)
+    assert command("cancel", job.key.job_id, *WHO)[0] == 0
+    assert accepted_halt(job.until(Until.SETTLED)) is None
+    assert command("accept", job.key.job_id, *WHO)[0] == 0
+    settled = settle_as_accepted(job)
+    assert (settled.counts["answered"], settled.counts["dead"]) == (5, 1)
+    assert [x.state for x in job.letters()] == [LetterState.OPEN]
+    job.assert_accounted()
