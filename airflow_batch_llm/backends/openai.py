@@ -62,6 +62,7 @@ class OpenAIBackend:
         self.limits = dialect.limits
         #: Seconds after which a create call is given up; a lease must be longer.
         self.create_timeout = options.create_timeout_seconds
+        self.lists_batches = True
         self._dialect = dialect
         self._client = client
         self._options = options

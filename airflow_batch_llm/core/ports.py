@@ -452,6 +452,8 @@ class Backend(Protocol):
     limits: Limits
     #: Seconds after which a create call is given up; a lease is longer.
     create_timeout: float
+    #: Whether :meth:`list_recent` can be called. Where not, batches are looked at one by one.
+    lists_batches: bool
 
     @property
     def files_expire(self) -> bool:

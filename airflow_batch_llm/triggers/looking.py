@@ -86,7 +86,7 @@ class Looker:
     looks: int = 0
 
     def __post_init__(self) -> None:
-        self.lists = getattr(self.backend, "lists_batches", True)
+        self.lists = self.backend.lists_batches
 
     async def look(self, wanted: Collection[str]) -> Looked:
         """Look at the batches ``wanted``. What the provider refuses is part of what is returned."""
