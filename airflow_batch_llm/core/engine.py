@@ -135,13 +135,15 @@ class Engine:
         return bool(self.tools.ledger.batches(job.job_id, states=[BatchState.ENDED]))
 
     async def _seek_unrecorded(self, job: Job) -> bool:
-        """Look for what withdrawn and given-up batches left behind: a process that woke up late may have sent
-        one."""
+        """Look for what a process that woke up late may have sent: for a batch that was withdrawn or given
+        up, or beside the one that counts and has been read."""
         found = False
         unrecorded = [BatchState.SUPERSEDED, BatchState.RECONCILED]
         for batch in self.tools.ledger.batches(job.job_id, states=unrecorded):
-            sent = batch.provider_batch_id is not None
-            if not sent and batch.attempt and batch.revision >= job.floor_revision:
+            attempts_known = batch.provider_batch_id is not None
+            if batch.kind is BatchKind.DUPLICATE or batch.revision < job.floor_revision:
+                continue
+            if batch.attempt > attempts_known:
                 found = await seek_strays(self.tools, job, batch) or found
         return found
 

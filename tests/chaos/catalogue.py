@@ -37,6 +37,8 @@ _ODD_CALLS: dict[str, dict[str, object]] = {
     "create 429": {"on": "create", "fault": "error", "status": 429, "retry_after": 0.1},
     "create 401": {"on": "create", "fault": "error", "status": 401},
     "retrieve 404": {"on": "retrieve", "fault": "error", "status": 404},
+    "delete error": {"on": "delete", "fault": "error", "status": 500},
+    "file size error": {"on": "file", "fault": "error", "status": 503},
     "download reset": {"on": "download", "fault": "reset"},
     "download cut": {"on": "download", "fault": "cut"},
 }
@@ -273,7 +275,15 @@ def _killed_and_changed(plan: Plan, rng: random.Random) -> None:
     plan.ats.insert(0, At(rng.choice(("submit.before_upload", "submit.after_upload")), 1, KILL))
 
 
+def _late_and_silent(plan: Plan, rng: random.Random) -> None:
+    """A process posts long after its lease, when all is read, and dies before it can tell; the upload is
+    still there, as it could not be deleted."""
+    plan.call_rules.insert(0, {"on": "delete", "fault": "error", "status": 500})
+    plan.ats.insert(0, At("submit.before_create", 1, SUSPEND, 40, dies_at="submit.after_create"))
+
+
 COMBINATIONS: dict[str, Shape] = {
+    "a late post that nobody tells of": _late_and_silent,
     "queue_full, then a lost reply": _queue_full_then_lost,
     "a killed try and a source that changed": _killed_and_changed,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import shutil
-import tempfile
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
@@ -21,10 +20,7 @@ from tests.chaos.plans import Plan
 from tests.chaos.playing import Outcome, play
 from tests.chaos.processes import end_with_parent
 from tests.chaos.work import Stage, bench_of
-from tests.chaos.worlds import Ledgers, QuickServer, open_ledgers, warm_up
-
-#: Files that are synced to a disk cost most of the time, and nobody pulls the plug here.
-_IN_MEMORY = Path("/dev/shm")
+from tests.chaos.worlds import Ledgers, QuickServer, new_folder, open_ledgers, warm_up
 
 
 @dataclass(frozen=True)
@@ -105,8 +101,7 @@ def _work(seed: int, ledger: str, names: list[str], mutant: str | None, outcomes
     warnings.simplefilter("ignore")
     # What the engine logs about the faults it meets would drown everything.
     logging.disable(logging.CRITICAL)
-    memory = _IN_MEMORY if _IN_MEMORY.is_dir() else None
-    folder = Path(tempfile.mkdtemp(prefix="batch-llm-chaos-", dir=memory))
+    folder = new_folder()
     try:
         with open_ledgers(ledger, folder) as ledgers:
             _warm_up(ledgers, folder)

