@@ -68,10 +68,12 @@ class _Slot(msgspec.Struct, gc=False):
 
     def note(self, row: Row, judged: tuple[Verdict, str, str]) -> None:
         """Take over what a row says."""
-        self.verdict, self.code, message = judged
-        self.usage = row.usage
-        self.message = message if self.verdict is not Verdict.OK else ""
-        self.text = (row.text or "")[:_TEXT_LIMIT] if self.verdict in WORDED else ""
+        self.verdict, self.code, self.message = judged
+        self.usage, self.text = row.usage, ""
+        if self.verdict is Verdict.OK:
+            self.message = ""
+        elif self.verdict in WORDED:
+            self.text = (row.text or "")[:_TEXT_LIMIT]
 
 
 _slots = msgspec.json.Decoder(_Slot)

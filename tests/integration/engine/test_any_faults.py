@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_batch_llm.core.model import JobState, LetterState
 from airflow_batch_llm.core.policy import RowRetry
+from airflow_batch_llm.core.spec import Progress, Until
+from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
+from airflow_batch_llm.triggers.batches import BatchLLMTrigger
+from airflow_batch_llm.triggers.waiting import WaitOrder, wait
+from tests.integration.engine.engine_results import came_to
 from tests.job_bench import QUICK, Bench
 
 _FAULTS = (
@@ -112,3 +121,82 @@ def test_every_row_ends_once_and_four_tasks_find_what_one_task_finds(
     untouched = set(texts) - {f"t-{row}" for row in trouble.faults}
     if "fail_validation" not in trouble.batches:
         assert untouched <= set(answered), "one row never stops the others"
+
+
+# -- both modes ------------------------------------------------------------------------------------
+def in_the_worker(order: WaitOrder) -> dict[str, Any]:
+    """Wait as a task does that is not deferrable."""
+    return asyncio.run(wait(order, "llm", BatchLLMHook("llm").amake_backend))
+
+
+def in_the_triggerer(order: WaitOrder) -> dict[str, Any]:
+    """Wait as a deferred task does: its trigger goes through the database and runs somewhere else."""
+    trigger = BatchLLMTrigger(
+        conn_id="llm",
+        batches=list(order.batches),
+        more_planned=order.more_planned,
+        not_before=order.not_before,
+        deadline=order.deadline,
+        interval_min=order.interval_min,
+        interval_max=order.interval_max,
+    )
+    path, stored = trigger.serialize()
+    module, _, name = path.rpartition(".")
+    loaded = getattr(import_module(module), name)(**json.loads(json.dumps(stored)))
+
+    async def events() -> list[dict[str, Any]]:
+        return [event.payload async for event in loaded.run()]
+
+    (event,) = asyncio.run(events())
+    return dict(event)
+
+
+def settle_waiting(job: Bench, waits: Callable[[WaitOrder], dict[str, Any]]) -> list[str]:
+    """Take a job through all its tasks; returns what each wait ended with."""
+    ends = []
+
+    def order(progress: Progress) -> WaitOrder:
+        return WaitOrder(
+            batches=progress.provider_batches,
+            more_planned=progress.more_planned,
+            not_before=progress.not_before,
+            interval_min=0.02,
+            interval_max=0.02,
+        )
+
+    for until in Until:
+        while not (progress := job.step(until, submitting=until is Until.ENDED)).done:
+            ends.append(str(waits(order(progress))["status"]))
+    return ends
+
+
+@settings(
+    max_examples=3,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(troubles())
+def test_waiting_in_the_worker_and_in_the_triggerer_comes_to_the_same(
+    bench: Callable[..., Bench], trouble: Trouble
+) -> None:
+    texts = {f"t-{n}": f"ticket number {n}." for n in range(trouble.rows)}
+    seen = []
+    for waits in (in_the_worker, in_the_triggerer):
+        job = bench(
+            texts=texts,
+            policy=RowRetry(max_rounds=2, escalate_to="m-2"),
+            options={"max_requests": trouble.max_requests},
+            settings=replace(QUICK, gone_after=0.0),
+        )
+        account = {"conn_type": "batch_llm", "host": job.server.url, "password": job.server.api_key}
+        pace = {"statuses": ["validating", "in_progress"]}
+        job.server.set_scenario({**trouble.scenario(), "pace": pace})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AIRFLOW_CONN_LLM", json.dumps({**account, "extra": {"dialect": "generic"}}))
+            ends = settle_waiting(job, waits)
+        assert "ended" in ends and set(ends) <= {"ended", "due"}
+        job.assert_accounted()
+        seen.append(came_to(job))
+    assert seen[0] == seen[1]

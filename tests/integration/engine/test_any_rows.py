@@ -27,6 +27,7 @@ from airflow_batch_llm.sinks import SqlSink
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.migrate import open_default_sqlite
 from tests.canned_provider import NOWHERE, CannedProvider
+from tests.integration.engine.engine_results import came_to
 from tests.integration.engine.result_rows import Arrangement, arranged, lines
 from tests.integration.engine.test_judging_again import Matching
 from tests.job_bench import QUICK, Bench
@@ -148,30 +149,6 @@ def test_rows_given_twice_say_what_they_say_once(ended: Judged, data: st.DataObj
 
 
 # -- whole jobs ------------------------------------------------------------------------------------
-def came_to(bench: Bench) -> Any:
-    """What a job came to, in the terms of its users: no ids of the job, no times."""
-    answers = {
-        a.custom_id: (a.output, a.model, a.usage, a.finish_reason, a.round, a.key) for a in bench.answers()
-    }
-    letters = {
-        x.custom_id: (
-            x.verdict,
-            x.code,
-            x.message,
-            x.exhausted,
-            x.usage,
-            x.state,
-            [(a.round, a.verdict, a.code, a.charged, a.input, a.output) for a in x.attempts],
-        )
-        for x in bench.letters()
-    }
-    counts = {k: v for k, v in bench.job().counts.items() if k != "landed"}
-    batches = [
-        (b.round, b.seq, b.state, b.model, b.requests, dict(b.counts), b.usage) for b in bench.batches()
-    ]
-    return answers, letters, counts, batches
-
-
 def assert_each_row_has_one_fate(bench: Bench) -> None:
     answered = [a.custom_id for a in bench.answers()]
     dead = [x.custom_id for x in bench.letters(LetterState.OPEN)]
