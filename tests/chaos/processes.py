@@ -22,10 +22,10 @@ class Hung(AssertionError):
     """A process neither ended nor came to its point."""
 
 
-def end_with_parent() -> None:
-    """Die when the process that forked this one does (Linux): nothing is left behind."""
+def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Get a signal when the process that started this one dies (Linux): nothing is left behind."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 class Teller:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import shutil
-import traceback
+import signal
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from airflow_batch_llm.backends.base import _tls
 from airflow_batch_llm.core.spec import Rerun
@@ -43,26 +44,27 @@ def play_all(
         by_ledger.setdefault(order.ledger, []).append(order.name)
     # Spawned, not forked: a worker forks task processes itself, and must have no threads.
     context = multiprocessing.get_context("spawn")
-    outcomes: Any = context.SimpleQueue()
-    workers = []
-    shares = _shares(by_ledger, jobs)
-    for ledger, names in shares:
+    workers: dict[Connection, Any] = {}
+    for ledger, names in _shares(by_ledger, jobs):
+        here, there = context.Pipe(duplex=False)
         # Not a daemon: those must not have children.
-        worker = context.Process(target=_work, args=(seed, ledger, names, mutant, outcomes))
+        worker = context.Process(target=_work, args=(seed, ledger, names, mutant, there))
         worker.start()
-        workers.append(worker)
+        there.close()
+        workers[here] = worker
+    left = set(workers)
     try:
-        left = len(workers)
         while left:
-            outcome = outcomes.get()
-            if outcome is None:
-                left -= 1
-            elif isinstance(outcome, str):
-                raise RuntimeError(outcome)
-            else:
-                yield outcome
+            for here in cast("list[Connection]", wait(left)):
+                try:
+                    yield here.recv()
+                except EOFError:
+                    left.remove(here)
+                    workers[here].join()
+                    if workers[here].exitcode:
+                        raise RuntimeError(f"a worker ended with status {workers[here].exitcode}") from None
     finally:
-        for worker in workers:
+        for worker in workers.values():
             worker.terminate()
             worker.join()
 
@@ -96,8 +98,11 @@ def _warm_up(ledgers: Ledgers, folder: Path) -> None:
         bench.clear(rerun=Rerun.FAILED).run()
 
 
-def _work(seed: int, ledger: str, names: list[str], mutant: str | None, outcomes: Any) -> None:
-    end_with_parent()
+def _work(seed: int, ledger: str, names: list[str], mutant: str | None, told: Connection) -> None:
+    # Told to end, or left alone, a worker takes its database server along.
+    end_with_parent(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")
     # What the engine logs about the faults it meets would drown everything.
     logging.disable(logging.CRITICAL)
@@ -106,10 +111,8 @@ def _work(seed: int, ledger: str, names: list[str], mutant: str | None, outcomes
         with open_ledgers(ledger, folder) as ledgers:
             _warm_up(ledgers, folder)
             for name in names:
-                outcomes.put(play(seed, name, ledgers, folder, mutant=mutant))
-        outcomes.put(None)
-    except BaseException:
-        outcomes.put(traceback.format_exc())
-        raise
+                told.send(play(seed, name, ledgers, folder, mutant=mutant))
+    except KeyboardInterrupt:
+        pass  # told to end
     finally:
         shutil.rmtree(folder, ignore_errors=True)
