@@ -118,17 +118,13 @@ def goes_on(job: Bench, *, submitting: bool = False) -> Job:
 
 
 # -- a call that is refused ------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("fault", "code"),
-    [(refuses(), "BLLM-020"), (refuses(status=429, code="insufficient_quota"), "BLLM-021")],
-)
 def test_one_job_tells_the_fault_the_other_waits_and_goes_on_when_it_is_mended(
-    jobs: Pair, fault: dict[str, Any], code: str, caplog: pytest.LogCaptureFixture
+    jobs: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    jobs.meets(fault)
+    jobs.meets(refuses())
     hold = jobs.hold()
     assert hold is not None
-    assert (hold.code, hold.origin, hold.job_id) == (code, HoldOrigin.CALL, jobs.first.key.job_id)
+    assert (hold.code, hold.origin, hold.job_id) == ("BLLM-020", HoldOrigin.CALL, jobs.first.key.job_id)
     progress = assert_waits(jobs.second, submitting=True)
     assert progress.not_before == hold.probe_at
     told = [record for record in caplog.records if "batch-llm release --conn llm" in record.getMessage()]
@@ -144,6 +140,16 @@ def test_one_job_tells_the_fault_the_other_waits_and_goes_on_when_it_is_mended(
     assert jobs.first.clear().run().counts["answered"] == 6
     assert jobs.events() == ["connection_held", "probe_taken", "connection_released"]
     assert jobs.server.summary()["answered_twice"] == 0
+
+
+def test_lack_of_credit_told_by_a_call_holds_the_connection_too(two: Pair) -> None:
+    two.meets(refuses(status=429, code="insufficient_quota"))
+    hold = two.hold()
+    assert hold is not None and (hold.code, hold.origin) == ("BLLM-021", HoldOrigin.CALL)
+    two.server.set_scenario({})
+    two.trial_is_due()
+    goes_on(two.second, submitting=True)
+    assert two.hold() is None
 
 
 def test_a_trial_that_fails_is_no_error_and_the_next_one_comes_later(two: Pair) -> None:
@@ -389,17 +395,17 @@ def test_a_key_revoked_while_a_create_call_is_in_doubt_is_told_and_the_batch_is_
 
 
 # -- people ----------------------------------------------------------------------------------------
-def test_a_persons_hold_is_ended_by_a_release_only(jobs: Pair) -> None:
-    jobs.ledger.hold_connection(
+def test_a_persons_hold_is_ended_by_a_release_only(two: Pair) -> None:
+    two.ledger.hold_connection(
         "llm", code="", origin=HoldOrigin.PERSON, actor="ann", reason="invoice", probe_at=None
     )
-    assert_waits(jobs.first, submitting=True)
-    jobs.trial_is_due()
-    assert_waits(jobs.first)
-    assert_waits(jobs.first.clear(), submitting=True)
-    assert jobs.ledger.release_connection("llm", actor="ann", reason="paid") is not None
-    goes_on(jobs.first.clear(), submitting=True)
-    assert jobs.events() == ["connection_held", "connection_released"]
+    assert_waits(two.first, submitting=True)
+    two.trial_is_due()
+    assert_waits(two.first)
+    assert_waits(two.first.clear(), submitting=True)
+    assert two.ledger.release_connection("llm", actor="ann", reason="paid") is not None
+    goes_on(two.first.clear(), submitting=True)
+    assert two.events() == ["connection_held", "connection_released"]
 
 
 def test_a_release_lets_all_go_on(two: Pair) -> None:

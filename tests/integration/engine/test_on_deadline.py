@@ -22,19 +22,13 @@ BOTH = pytest.mark.parametrize("mode", list(OnDeadline))
 
 
 @pytest.fixture
-def late(any_ledger: SqlLedger, bench: Callable[..., Bench]) -> Callable[..., Bench]:
+def late(bench: Callable[..., Bench]) -> Callable[..., Bench]:
     """Make a job whose time is over at once: both of its batches are planned, none was sent."""
 
     def make(mode: OnDeadline, **values: Any) -> Bench:
+        options = {"max_requests": 3}
         return bench(
-            **{
-                "texts": TEXTS,
-                "ledger": any_ledger,
-                "options": {"max_requests": 3},
-                "job_timeout": -1.0,
-                "on_deadline": mode,
-                **values,
-            }
+            **{"texts": TEXTS, "options": options, "job_timeout": -1.0, "on_deadline": mode, **values}
         )
 
     return make
@@ -44,9 +38,9 @@ def over(job: Bench) -> None:
     let_time_pass(job, "deadline_at", "batch_llm_job")
 
 
-def half_run(bench: Callable[..., Bench], mode: OnDeadline, **values: Any) -> Bench:
+def half_run(bench: Callable[..., Bench], mode: OnDeadline) -> Bench:
     """Return a job whose one batch stands still in the middle, and whose time is over."""
-    job = bench(texts=TEXTS, job_timeout=3600.0, on_deadline=mode, policy=RowRetry(max_rounds=0), **values)
+    job = bench(texts=TEXTS, job_timeout=3600.0, on_deadline=mode, policy=RowRetry(max_rounds=0))
     job.server.set_scenario({"pace": HALFWAY})
     job.step(Until.ENDED, submitting=True)
     over(job)
@@ -54,8 +48,10 @@ def half_run(bench: Callable[..., Bench], mode: OnDeadline, **values: Any) -> Be
 
 
 # -- what was not sent -----------------------------------------------------------------------------
-def test_collect_makes_dead_letters_of_what_was_not_sent(late: Callable[..., Bench]) -> None:
-    job = late(OnDeadline.COLLECT)
+def test_collect_makes_dead_letters_of_what_was_not_sent(
+    any_ledger: SqlLedger, late: Callable[..., Bench]
+) -> None:
+    job = late(OnDeadline.COLLECT, ledger=any_ledger)
     settled = job.run()
     assert settled.state is JobState.SETTLED and job.creates() == 0
     assert (settled.counts["answered"], settled.counts["dead"]) == (0, 6)
@@ -96,9 +92,11 @@ def test_a_process_that_dies_while_it_gives_up_a_batch_is_made_good(late: Callab
     job.assert_accounted()
 
 
-def test_a_batch_that_is_given_more_time_at_this_moment_is_not_given_up(late: Callable[..., Bench]) -> None:
+def test_a_batch_that_is_given_more_time_at_this_moment_is_not_given_up(
+    any_ledger: SqlLedger, late: Callable[..., Bench]
+) -> None:
     """A slow process that saw the time pass, and a clear that restarts it meanwhile."""
-    job = late(OnDeadline.COLLECT)
+    job = late(OnDeadline.COLLECT, ledger=any_ledger)
     with Suspended(job, "deadline.before_given_up", lambda b: b.step(Until.ENDED, submitting=True)):
         cleared = job.clear(job_timeout=3600.0)
         assert cleared.run().counts["answered"] == 6
@@ -120,9 +118,9 @@ def test_an_upload_that_was_not_used_is_deleted(late: Callable[..., Bench]) -> N
 
 # -- what runs -------------------------------------------------------------------------------------
 def test_fail_cancels_nothing_waits_for_nothing_and_a_clear_goes_on_with_what_runs(
-    any_ledger: SqlLedger, bench: Callable[..., Bench]
+    bench: Callable[..., Bench],
 ) -> None:
-    job = half_run(bench, OnDeadline.FAIL, ledger=any_ledger, options={"max_requests": 6})
+    job = half_run(bench, OnDeadline.FAIL)
     for until in (Until.ENDED, Until.RECONCILED, Until.RETRIED, Until.SETTLED):
         progress = job.step(until)
         assert progress.done and progress.job.halt_code == "BLLM-043"
