@@ -5,6 +5,7 @@ Reference: developers.openai.com, guide "Batch" and API reference "Files", "Batc
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
 
 _PAGE_SIZE = 100
+#: Bytes of a reply that take more than a few milliseconds to read.
+_LARGE_REPLY = 256 * 1024
 #: How far the provider's clock may lag behind the ledger's, in seconds, when a batch is looked for.
 _CLOCK_MARGIN = 600.0
 #: Result files are gone after 30 days, so an older batch cannot be adopted any more.
@@ -269,19 +272,31 @@ class OpenAIBackend:
         after: str | None = None
         for _ in range(max_pages):
             params = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
-            page = self._page(await self._client.call("GET", "/batches", params=params))
+            page, has_more = await self._read_page(await self._client.call("GET", "/batches", params=params))
             # A server that ignores ``after`` sends the same page again and again.
-            fresh = [self._normalised(batch) for batch in page.data if batch.id not in seen]
+            fresh = [batch for batch in page if batch.id not in seen]
             seen.update(batch.id for batch in fresh)
             kept.extend(filter(keep, fresh))
             if not fresh:
-                return kept, not (page.has_more and page.data)
-            if page.has_more is False or stop(fresh):
+                return kept, not (has_more and page)
+            if has_more is False or stop(fresh):
                 return kept, True
             after = fresh[-1].id
         return kept, False
 
     # -- replies -----------------------------------------------------------------------------------
+
+    async def _read_page(self, reply: httpx.Response) -> tuple[list[RemoteBatch], bool | None]:
+        """Return a page's batches and whether more follow. A large one is read outside of the event loop,
+        which belongs to others as well: batches that name an error for each line make megabytes."""
+
+        def read() -> tuple[list[RemoteBatch], bool | None]:
+            page = self._page(reply)
+            return [self._normalised(batch) for batch in page.data], page.has_more
+
+        if len(reply.content) <= _LARGE_REPLY:
+            return read()
+        return await asyncio.to_thread(read)
 
     def _page(self, reply: httpx.Response) -> BatchPage:
         return self._parse(BatchPage, reply, self._client.named("GET", "/batches"))

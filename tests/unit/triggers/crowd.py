@@ -55,6 +55,8 @@ class Shelf(LoopbackServer):
         self.statuses = statuses
         #: Not shown by the list.
         self.unlisted: set[str] = set()
+        #: How many errors each batch names.
+        self.errors = 0
         self.clock: Callable[[], float] = lambda: 0.0
         self.calls: list[Call] = []
         #: Asked at every call: the fault that it gets.
@@ -112,6 +114,9 @@ class Shelf(LoopbackServer):
             "object": "batch",
             "endpoint": "/v1/chat/completions",
             "status": self.statuses[batch_id],
+            "errors": {
+                "data": [{"code": "invalid", "line": n, "message": "x" * 300} for n in range(self.errors)]
+            },
             "input_file_id": "file-in",
             "created_at": 1,
         }

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
+from airflow_batch_llm.backends.openai import OpenAIBackend
 from airflow_batch_llm.triggers import poller
 from airflow_batch_llm.triggers.looking import SINGLES_A_LOOK
 from airflow_batch_llm.triggers.poller import AUTH_TRIES
@@ -177,6 +178,24 @@ def test_several_batches_of_one_wait_are_looked_at_in_one_turn(shelf_of: Callabl
     order = WaitOrder(tuple(names(50)), interval_min=60.0, interval_max=60.0)
     assert crowd.run(order) == [{"version": 1, "status": "ended", "ended": 50}]
     assert len(crowd.shelf.singles) == 100, "each of them once a turn"
+
+
+def test_a_page_of_megabytes_is_not_read_in_the_event_loop(
+    shelf_of: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[int] = []
+    real = OpenAIBackend._page
+
+    def noted(self: OpenAIBackend, reply: Any) -> Any:
+        readers.append(threading.get_ident())
+        return real(self, reply)
+
+    monkeypatch.setattr(OpenAIBackend, "_page", noted)
+    for errors, in_the_loop in ((0, True), (50, False)):
+        crowd = shelf_of(*names(20), status="failed")
+        crowd.shelf.errors = errors
+        assert crowd.run(*minutely(*names(20))) == [ENDED] * 20
+        assert (readers.pop() == threading.get_ident()) == in_the_loop
 
 
 # -- faults ----------------------------------------------------------------------------------------
