@@ -32,7 +32,7 @@ class BatchServer:
         self.folder = folder.resolve()
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.key = f"demo-{secrets.token_hex(8)}"
+        self.key = _new_key()
         self._arguments = [*arguments, *(["--scenario", str(scenario.resolve())] if scenario else [])]
         self._http = httpx.Client(
             base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, timeout=30.0
@@ -47,14 +47,14 @@ class BatchServer:
 
     def connection(self, **extra: Any) -> str:
         """Return an Airflow connection to it, as ``AIRFLOW_CONN_…`` takes it."""
-        return json.dumps(
-            {
-                "conn_type": "batch_llm",
-                "host": f"{self.url}/v1",
-                "password": self.key,
-                "extra": {"dialect": "generic", **extra},
-            }
-        )
+        return json.dumps(self._fields() | {"extra": {"dialect": "generic", **extra}})
+
+    def connection_fields(self, **extra: Any) -> dict[str, str]:
+        """Return an Airflow connection to it, as Airflow's API takes it."""
+        return self._fields() | {"extra": json.dumps({"dialect": "generic", **extra})}
+
+    def _fields(self) -> dict[str, str]:
+        return {"conn_type": "batch_llm", "host": f"{self.url}/v1", "password": self.key}
 
     def __enter__(self) -> BatchServer:
         return self.start()
@@ -90,6 +90,17 @@ class BatchServer:
             stop_all([self.process], grace=3.0)
             self._sessions.unlink(missing_ok=True)
 
+    def change_key(self) -> None:
+        """Start it again with another key; the old one is refused from then on."""
+        self.stop()
+        self.key = _new_key()
+        self._http.headers["Authorization"] = f"Bearer {self.key}"
+        self.start()
+
+    def release(self, batch_id: str) -> None:
+        """Let a batch that is held go on."""
+        self._http.post("/admin/release", params={"batch_id": batch_id}).raise_for_status()
+
     def put_scenario(self, scenario: Mapping[str, Any]) -> None:
         """Put another scenario in force for batches created from now on; ``{}`` lifts all faults."""
         self._http.put("/admin/scenario", json=scenario).raise_for_status()
@@ -104,3 +115,7 @@ class BatchServer:
             return self._http.get("/v1/batches", params={"limit": 1}).is_success
         except httpx.TransportError:
             return False
+
+
+def _new_key() -> str:
+    return f"demo-{secrets.token_hex(8)}"

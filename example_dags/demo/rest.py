@@ -240,6 +240,10 @@ class AirflowClient:
         """Mark a run ``success``, ``failed`` or ``queued`` by hand."""
         return self.patch(_run_path(dag_id, run_id), {"state": state})
 
+    def delete_run(self, dag_id: str, run_id: str) -> None:
+        """Delete a run that has ended or has not begun, with its task instances and their logs' rows."""
+        self.request("DELETE", _run_path(dag_id, run_id))
+
     def clear(
         self,
         dag_id: str,
@@ -275,12 +279,28 @@ class AirflowClient:
         return values
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
-        """Return a try's log as lines of text."""
+        """Return a try's log as lines of text, the texts of exceptions among them."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{try_number}"
         content = self.get(path, full_content=True)["content"]
         if isinstance(content, str):
             return content
-        return "\n".join(str(line["event"]) for line in content)
+        errors = (error for line in content for error in line.get("error_detail") or ())
+        return "\n".join([*(str(line["event"]) for line in content), *(str(e["exc_value"]) for e in errors)])
+
+    # -- connections -----------------------------------------------------------------------------------
+
+    def put_connection(self, conn_id: str, fields: Mapping[str, Any]) -> None:
+        """Create a connection, or change the one that is there.
+
+        :param fields: ``conn_type``, ``host``, ``password``, ``extra`` (a JSON text) … as the API names them.
+        """
+        body = {"connection_id": conn_id, **fields}
+        try:
+            self.post("/connections", body)
+        except AirflowApiError as error:
+            if error.status_code != 409:
+                raise
+            self.patch(f"/connections/{quote(conn_id)}", body)
 
     # -- backfills -------------------------------------------------------------------------------------
 
@@ -308,14 +328,18 @@ class AirflowClient:
         }
         return int(self.post("/backfills", body)["id"])
 
-    def wait_backfill(self, backfill_id: int, timeout: float = 180.0) -> dict[str, Any]:
+    def wait_backfill(
+        self, backfill_id: int, timeout: float = 180.0, *, on_look: Callable[[], None] = lambda: None
+    ) -> dict[str, Any]:
         """Wait until the backfill has ended and return it.
 
         :param timeout: seconds.
+        :param on_look: called at each look.
         :raises TimeoutError: runs of it still go on.
         """
 
         def look() -> dict[str, Any] | None:
+            on_look()
             backfill = dict(self.get(f"/backfills/{backfill_id}"))
             return backfill if backfill["completed_at"] else None
 

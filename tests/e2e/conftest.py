@@ -15,6 +15,8 @@ from example_dags.demo.batch_server import BatchServer
 from example_dags.demo.facts import Places
 from example_dags.demo.stack import AirflowStack
 from example_dags.demo.warehouse import load_tickets
+from tests.e2e.runs import STORIES, Jobs
+from tests.e2e.together import Together
 from tests.postgres import postgres_server, postgres_url
 
 __all__ = ["postgres_server", "postgres_url"]
@@ -43,6 +45,20 @@ def batch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatchServ
 
 
 @pytest.fixture(scope="session")
+def story_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatchServer]:
+    """A second one, which holds every batch half done until it is released."""
+    with BatchServer(tmp_path_factory.mktemp("stories")) as server:
+        server.put_scenario(STORIES)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rows_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the rows of the tests' own DAGs are, one file a run."""
+    return tmp_path_factory.mktemp("rows")
+
+
+@pytest.fixture(scope="session")
 def places(
     tmp_path_factory: pytest.TempPathFactory,
     nights: list[tuple[datetime, datetime]],
@@ -68,9 +84,14 @@ def dags_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def stack(
-    dags_folder: Path, places: Places, batch_server: BatchServer, postgres_url: Callable[[], URL]
+    dags_folder: Path,
+    places: Places,
+    batch_server: BatchServer,
+    story_server: BatchServer,
+    rows_folder: Path,
+    postgres_url: Callable[[], URL],
 ) -> Iterator[AirflowStack]:
-    """A running Airflow with connections ``warehouse`` and ``llm_batch``.
+    """A running Airflow with connections ``warehouse``, ``llm_batch`` and ``llm_stories``.
 
     Its own database is PostgreSQL: Airflow does not support backfills on SQLite beside a scheduler.
     """
@@ -82,11 +103,21 @@ def stack(
         env={
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": metadata.render_as_string(hide_password=False),
             "AIRFLOW_CONN_LLM_BATCH": batch_server.connection(),
+            "AIRFLOW_CONN_LLM_STORIES": story_server.connection(),
             "AIRFLOW_CONN_WAREHOUSE": json.dumps({"conn_type": "sqlite", "host": str(places.warehouse)}),
+            "E2E_ROWS": str(rows_folder),
             "AIRFLOW__BATCH_LLM__POLL_INTERVAL_MIN": "1",
             "AIRFLOW__BATCH_LLM__POLL_INTERVAL_MAX": "2",
+            # Airflow 3.3 may fail a task whose trigger fires within min_heartbeat_interval, here 1 s.
+            "AIRFLOW__BATCH_LLM__FIRST_POLL_DELAY": "6",
+            # A held connection is tried again after 5 minutes; here after 8 s.
+            "AIRFLOW__BATCH_LLM__PROBE_INTERVAL_MIN": "8",
+            "AIRFLOW__BATCH_LLM__PROBE_INTERVAL_MAX": "8",
             # A killed triggerer's triggers move after 30 s without its heartbeat; here after 10 s.
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+            # A task whose worker is gone is tried again after 300 s without its heartbeat; here after 30 s.
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
         },
     )
     with airflow:
@@ -94,3 +125,16 @@ def stack(
         yield airflow
         started |= set(airflow.components.values())
     assert [pid for component in started for pid in component.members()] == []
+
+
+@pytest.fixture(scope="session")
+def jobs(stack: AirflowStack, story_server: BatchServer, places: Places, rows_folder: Path) -> Jobs:
+    """Starts runs whose batches are held by ``story_server``."""
+    stack.client.wait_dag("rows_kept")
+    return Jobs(stack, story_server, places, rows_folder)
+
+
+@pytest.fixture(scope="session")
+def together(request: pytest.FixtureRequest, jobs: Jobs) -> Together:
+    """The tests that are marked ``@at_once``, all of them begun and ended when the first one needs it."""
+    return Together(request.session.items, jobs)
