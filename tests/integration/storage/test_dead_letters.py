@@ -179,21 +179,21 @@ def test_letters_are_filtered_by_state_and_counted_by_code(ledger: SqlLedger) ->
     assert list(ledger.dead_letters("none")) == []
 
 
-def test_a_hundred_thousand_letters_stream_in_and_out(ledger: SqlLedger) -> None:
+def test_many_letters_stream_in_and_out(ledger: SqlLedger) -> None:
     job = running_job(ledger)
-    total = 100_000
+    total = 100_000 if ledger.engine.dialect.name == "sqlite" else 20_000
     numbers = list(range(total))
     random.Random(1).shuffle(numbers)
     written_meanwhile: dict[int, int] = {}
 
     def stream() -> Iterator[DeadLetter]:
         for count, number in enumerate(numbers):
-            if count in (50_000, 99_999):
+            if count in (total // 2, total - 1):
                 written_meanwhile[count] = sum(ledger.count_dead_letters(job.job_id).values())
             yield letter(job, f"w{number:06}")
 
     assert ledger.insert_dead_letters(stream()) == total
-    assert written_meanwhile == {50_000: 50_000, 99_999: 99_000}
+    assert written_meanwhile == {total // 2: total // 2, total - 1: total - 1000}
     assert ledger.insert_dead_letters(letter(job, f"w{n:06}") for n in range(0, total, 50)) == 0
 
     reader = ledger.dead_letters(job.job_id)
