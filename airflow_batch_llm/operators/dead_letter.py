@@ -115,4 +115,8 @@ def redrive_hint(job: Job) -> str:
     target = f"target_dag_id={key.dag_id!r}, target_run_id={key.run_id!r}, target_task_id={key.task_id!r}" + (
         f", target_map_index={key.map_index}" if key.map_index >= 0 else ""
     )
-    return f"mend the cause, then send them again: BatchLLMRedriveOperator({target})"
+    return (
+        f"mend the cause, then send them again: BatchLLMRedriveOperator({target}), or "
+        f"`batch-llm dead-letters redrive {job.job_id[:12]} --all`; to take them as they are: "
+        f"`batch-llm accept {job.job_id[:12]}`"
+    )

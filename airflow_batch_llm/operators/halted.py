@@ -21,7 +21,8 @@ def refuse_halted(ledger: Ledger, job: Job) -> None:
     why = f"{job.halt_code}: {causes}" if causes else job.halt_code
     raise JobHalted(
         f"job {job.job_id} is halted ({why}). What was paid is published, the rest is pending: mend the "
-        f"cause, then clear the tasks of the job; `batch-llm show {job.job_id[:12]}` tells more"
+        f"cause, then `batch-llm resume` or `accept`, or clear the tasks of the job; `batch-llm show "
+        f"{job.job_id[:12]}` tells what it needs"
     )
 
 

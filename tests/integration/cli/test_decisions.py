@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_batch_llm.core.by_hand import acceptance_of, accepted_halt, settle_accepted
+from airflow_batch_llm.core.by_hand import acceptance_of, accepted_halt, settle_accepted, what_runs
 from airflow_batch_llm.core.engine import Engine
 from airflow_batch_llm.core.model import BatchState, Job, JobState, LetterState
 from airflow_batch_llm.core.policy import RowRetry
@@ -128,7 +128,7 @@ def in_doubt(
     bench: Callable[..., Bench], fault: str = "lost_reply", pace: dict[str, Any] | None = None, **values: Any
 ) -> Bench:
     """Return a job whose create call is in doubt, and whose provider could not be looked through."""
-    job = bench(texts=TEXTS, **values)
+    job = bench(texts=TEXTS, options={"max_retries": 0}, **values)
     calls = [{"on": "create", "fault": fault, "times": 1}, {"on": "list", "fault": "error", "status": 503}]
     job.server.set_scenario({"calls": calls, "pace": pace or {}})
     with pytest.raises(Exception, match="BLLM"):
@@ -414,3 +414,21 @@ def test_letters_that_were_accepted_say_nothing_about_a_halt_in_a_later_re_drive
     assert (settled.counts["answered"], settled.counts["dead"]) == (5, 1)
     assert [x.state for x in job.letters()] == [LetterState.OPEN]
     job.assert_accounted()
+
+
+def test_an_accepted_job_waits_for_a_batch_that_is_still_being_cancelled(
+    bench: Callable[..., Bench], command: Command
+) -> None:
+    job = bench(texts=TEXTS)
+    job.server.set_scenario({"pace": {**HALFWAY, "cancel_seconds": 600}})
+    job.step(Until.ENDED, submitting=True)
+    halted = job.ledger.halt_job(job.job(), "BLLM-043", "late")
+    assert halted is not None and command("accept", job.key.job_id, "--cancel", *WHO)[0] == 0
+    accepted = accepted_halt(job.job())
+    assert accepted is not None
+    assert job.call(lambda e: settle_accepted(e.tools, job.job(), accepted)) is None
+    waiting = job.call(lambda e: what_runs(e.tools, job.job()))
+    assert waiting.provider_batches == (job.batches()[0].provider_batch_id,) and not waiting.done
+    job.server.release()
+    assert settle_as_accepted(job).counts["answered"] == 3
+    assert job.call(lambda e: what_runs(e.tools, job.job())) is None
