@@ -75,6 +75,11 @@ class RowRetry:
                 f"RowRetry: a row that is {name!r} is at fault itself and is charged each attempt; "
                 "say 'retry' or 'retry_changed'"
             )
+        if disposition == Disposition.HALT and not is_code and name != Verdict.ACCOUNT:
+            raise ConfigurationError(
+                f"RowRetry: {name!r} cannot be 'halt': a job halts for faults of the account; name the error "
+                f"code that is one ({CODE}...: halt), or let the rows be 'dead' and re-drive them"
+            )
         if disposition == Disposition.RETRY_CHANGED and name != Verdict.TRUNCATED and not self.escalate_to:
             raise ConfigurationError(
                 f"RowRetry: {name!r} cannot be {str(disposition)!r} without escalate_to: nothing else about "

@@ -141,3 +141,21 @@ def test_d17_each_self_hosted_way_to_write_a_row_has_its_fate(
     assert server.sent()[1:] == ([["say 2"]] if fate == RETRIED else [])
     assert list(bench.open_letters()) == (["r-2"] if fate == DEAD else [])
     bench.assert_accounted(IDS)
+
+
+def test_d17_a_code_that_is_said_to_be_a_fault_of_the_account_halts_the_job(
+    provider: Callable[..., ReplayProvider], job: Callable[..., Bench], write: Callable[[bytes], Path]
+) -> None:
+    others = [answer(custom_id, "good") for custom_id in ("r-4", "r-1", "r-3")]
+    row = {"custom_id": "r-2", "response": None, "error": {"code": "No_Tokens_Left", "message": "some words"}}
+    server = provider(playing(as_lines(row, *others)))
+    policy = RowRetry(dispositions={"code:no_tokens_left": "halt"})
+    bench = job(server, request_file(write), policy=policy)
+    halted = bench.run()
+    assert halted.state is JobState.HALTED and halted.halt_code == "BLLM-021"
+    assert sorted(a.custom_id for a in bench.answers()) == ["r-1", "r-3", "r-4"]
+    assert bench.letters() == [] and bench.creates() == 1
+    bench.ledger.resume_job(bench.job(), actor="ann", reason="there are tokens again")
+    assert bench.run().counts["answered"] == 4
+    assert server.sent()[1:] == [["say 2"]]
+    bench.assert_accounted(IDS)

@@ -117,7 +117,7 @@ def ended(make: Callable[..., Bench]) -> Judged:
     return Judged(bench)
 
 
-@settings(CALM, max_examples=120)
+@settings(CALM, max_examples=60)
 @given(st.data(), st.sampled_from(sorted(JUDGES)), st.integers(1, 300), st.sampled_from([1, 7, 1 << 20]))
 def test_each_request_has_one_outcome_and_the_order_of_rows_changes_nothing(
     ended: Judged, data: st.DataObject, judge: str, piece: int, other_piece: int
@@ -140,7 +140,7 @@ def test_each_request_has_one_outcome_and_the_order_of_rows_changes_nothing(
         event("repeated" if len(verdicts) > 1 else "single")
 
 
-@settings(CALM, max_examples=30)
+@settings(CALM, max_examples=15)
 @given(st.data())
 def test_rows_given_twice_say_what_they_say_once(ended: Judged, data: st.DataObject) -> None:
     of = data.draw(lines(ROWS))
@@ -167,7 +167,7 @@ def two_arrangements(draw: st.DrawFn) -> list[tuple[Arrangement, Arrangement]]:
     return [(draw(arranged(of)), draw(arranged(of))) for of in rounds]
 
 
-@settings(CALM, max_examples=10)
+@settings(CALM, max_examples=6)
 @given(two_arrangements(), st.sampled_from(sorted(JUDGES)))
 def test_a_job_accounts_for_each_row_and_comes_to_the_same_in_any_order(
     make: Callable[..., Bench], rounds: list[tuple[Arrangement, Arrangement]], judge: str
@@ -187,7 +187,7 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return SqlSink("warehouse", "answers", key=["id"], create=True).resolve({})
 
 
-@settings(CALM, max_examples=5)
+@settings(CALM, max_examples=4)
 @given(two_arrangements())
 def test_landing_twice_is_landing_once(
     make: Callable[..., Bench],

@@ -94,10 +94,8 @@ def test_d14_rough_polling_ends_in_one_event_and_one_landing(
     "fault",
     [
         {"fault": "error", "status": 502, "html": True},
-        {"fault": "error", "status": 500},
         {"fault": "dropped"},
         {"fault": "error", "status": 429},
-        {"fault": "error", "status": 408},
     ],
     ids=lambda fault: str(fault.get("status", fault["fault"])),
 )

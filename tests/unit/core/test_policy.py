@@ -81,6 +81,7 @@ def test_only_faults_of_the_answer_ask_the_larger_model_and_it_stays_asked() -> 
         {"dispositions": {"bad_request": "retry_free"}},
         {"dispositions": {"truncated": "retry_free"}},
         {"dispositions": {"filtered": "retry_changed"}},
+        {"dispositions": {"refused": "halt"}},
         {"dispositions": {"code:content_filter": "retry_changed"}},
     ],
 )
