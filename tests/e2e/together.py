@@ -20,7 +20,8 @@ class Together:
     """
 
     def __init__(self, items: Iterable[pytest.Item], jobs: Jobs) -> None:
-        stories = [item.function.story for item in items if hasattr(getattr(item, "function", None), "story")]
+        found = (getattr(getattr(item, "function", None), "story", None) for item in items)
+        stories: list[Story] = [story for story in found if story is not None]
         self._ended: dict[Story, Future[None]] = {}
         if stories:
             # Not as a context manager: an interrupted session would wait there for every story.
