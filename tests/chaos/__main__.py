@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -43,7 +44,8 @@ class _Run:
 
     def everything(self) -> int:
         """Play all schedules, then directed ones until each fault has hits enough; tell what came of it,
-        also where it is broken off with Ctrl-C."""
+        also where it is broken off with Ctrl-C or SIGTERM."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         print(f"seed {self._seed}, {self._schedules} schedules for each of: {', '.join(self._faults)}")
         try:
             self._play_enough()

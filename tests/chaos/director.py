@@ -308,7 +308,7 @@ class Director:
             if progress["deadline"] and not self._deadline_met and self.plan.deadline:
                 self._meet_deadline(job, progress)
                 return
-        if not self._holding or job is not self.jobs[0]:
+        if not (self._holding and progress["deadline"]):
             for batch_id in progress["batches"]:
                 self.stage.server.release(batch_id)
         if not progress["batches"]:

@@ -63,6 +63,17 @@ class QuickServer(LocalServer):
 
     _child: int | None = None
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._client.close()
+        # No connection is kept: one that the server has closed, or took along when it died, is no use.
+        self._client = httpx.Client(
+            headers={"Authorization": f"Bearer {self.api_key}"},
+            timeout=60,
+            verify=False,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
+
     def start(self) -> None:
         """Start it and wait until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)

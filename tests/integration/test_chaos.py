@@ -15,7 +15,17 @@ from tests.chaos.worlds import PostgresLedgers, SqliteLedgers
 from tests.integration.engine.kills import fault_points
 
 SEED = 20260101
-SCHEDULES = 20
+#: Schedules of that seed which between them hold most of the catalogue, and 35 of its kills or more.
+SHORT = {
+    "sqlite": (
+        *(2, 27, 44, 58, 129, 131, 156, 167, 168, 208),
+        *(232, 236, 245, 311, 363, 364, 376, 384, 448, 599),
+    ),
+    "postgresql": (
+        *(6, 12, 19, 49, 59, 98, 112, 113, 119, 136),
+        *(183, 203, 306, 353, 376, 413, 493, 498, 519, 570),
+    ),
+}
 OF_A_MUTANT = 5
 OUTAGES = {kind.kind: kind.outages for kind in (SqliteLedgers, PostgresLedgers)}
 
@@ -23,12 +33,12 @@ OUTAGES = {kind.kind: kind.outages for kind in (SqliteLedgers, PostgresLedgers)}
 @pytest.mark.parametrize("ledger", OUTAGES)
 def test_no_schedule_of_faults_loses_a_row_lands_one_twice_or_pays_twice(ledger: str) -> None:
     report, told = Report(), []
-    for outcome in play_all(SEED, [Order(ledger, str(number)) for number in range(SCHEDULES)], jobs=4):
+    for outcome in play_all(SEED, [Order(ledger, str(number)) for number in SHORT[ledger]], jobs=4):
         report.add(outcome)
         told += [] if outcome.good else tell_failure(SEED, outcome)
     assert report.good, "\n".join(told)
-    assert report.schedules == SCHEDULES and report.odd_errors == 0
-    assert report.kills > 0 and len(report.hits) > SCHEDULES
+    assert report.schedules == len(SHORT[ledger]) and report.odd_errors == 0
+    assert report.kills > 0 and len(report.hits) > len(SHORT[ledger])
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
