@@ -12,7 +12,13 @@ from airflow_batch_llm.cli.printing import print_json
 from airflow_batch_llm.cli.session import Session, open_workspace
 from airflow_batch_llm.cli.show import batch_facts
 from airflow_batch_llm.cli.target import add_batch, find_batch, find_job, open_target
-from airflow_batch_llm.core.by_hand import Declined, abandon_doubt, abandon_results, not_to_be_had
+from airflow_batch_llm.core.by_hand import (
+    Declined,
+    abandon_doubt,
+    abandon_results,
+    abandon_running,
+    not_to_be_had,
+)
 from airflow_batch_llm.core.model import Batch, BatchState, Job
 from airflow_batch_llm.storage.ledger import SqlLedger
 
@@ -24,16 +30,17 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "abandon",
         "give a batch up: its rows are sent again, and may be paid for twice",
         decides=True,
-        description="Give up a batch whose create call is in doubt (submitting), that the provider denies "
-        "(lost), or whose results are gone. Its rows are pending again and are sent by the job's tasks, "
-        "after a resume where the job is halted. What was paid for the batch is paid again.",
+        description="Give up a batch whose create call is in doubt (submitting), that its provider never "
+        "ends (submitted), that the provider denies (lost), or whose results are gone. Its rows are pending "
+        "again and are sent by the job's tasks, after a resume where the job is halted. What was paid for "
+        "the batch is paid again.",
     )
     add_batch(parser)
     parser.add_argument(
         "--yes-pay-again",
         action="store_true",
-        help="needed for a lost batch or lost results, and for one in doubt unless the provider has proved "
-        "not to have it",
+        help="needed for a batch that runs, a lost one and lost results, and for one in doubt unless the "
+        "provider has proved not to have it",
     )
     return parser
 
@@ -57,9 +64,10 @@ def _abandon(args: argparse.Namespace) -> None:
 
 def _give_up(args: argparse.Namespace, ledger: SqlLedger, job: Job, batch: Batch) -> Batch:
     actor, reason = actor_of(args), args.reason
-    if batch.state is BatchState.SUBMITTING:
+    if batch.state in (BatchState.SUBMITTING, BatchState.SUBMITTED):
+        give_up = abandon_doubt if batch.state is BatchState.SUBMITTING else abandon_running
         return Session(ledger, job).run(
-            lambda session: abandon_doubt(
+            lambda session: give_up(
                 session.tools(batch.conn_id),
                 job,
                 batch,

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from airflow_batch_llm.core.by_hand import Declined
+from airflow_batch_llm.core.by_hand import Declined, NotYet
 from airflow_batch_llm.exceptions import BatchLLMError, LedgerSchemaError
 
 OK, FAILED, NEEDS_MIGRATION, NOT_FOUND, AMBIGUOUS, WRONG_STATE, UNFINISHED = 0, 1, 3, 4, 5, 6, 7
@@ -51,6 +51,9 @@ def exit_status(work: Callable[[argparse.Namespace], None], args: argparse.Names
     except Declined as e:
         print(f"batch-llm: {e}", file=sys.stderr)
         return WRONG_STATE
+    except NotYet as e:
+        print(f"batch-llm: {e}", file=sys.stderr)
+        return UNFINISHED
     except LedgerSchemaError as e:
         print(f"batch-llm: {e}", file=sys.stderr)
         return NEEDS_MIGRATION

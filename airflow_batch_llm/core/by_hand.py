@@ -29,7 +29,7 @@ from airflow_batch_llm.core.model import (
 from airflow_batch_llm.core.ports import Ledger, Reconciled, Workspace
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Progress
-from airflow_batch_llm.core.submit import resolve_doubt, token
+from airflow_batch_llm.core.submit import ask_to_cancel, resolve_doubt, token
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
 from airflow_batch_llm.exceptions import BatchLLMError, NotFound, ProviderError
@@ -42,11 +42,17 @@ ABANDONED = "abandoned"
 NEVER_SENT = "never_sent"
 #: Code of rows of a lost batch when a person accepted the job.
 BATCH_LOST = "batch_lost"
+#: Seconds that a provider gets to end a batch that it was asked to cancel: OpenAI takes up to ten minutes.
+CANCEL_PATIENCE = 900.0
 _DONE = frozenset({Disposition.LAND, Disposition.DEAD})
 
 
 class Declined(Exception):
     """The decision does not fit how things stand; nothing was changed."""
+
+
+class NotYet(Exception):
+    """A part of the decision was carried out; the rest is for later."""
 
 
 # -- what was paid and is not to be had ------------------------------------------------------------
@@ -254,6 +260,49 @@ def abandon_results(
     """
     if batch.batch_id not in {lacking.batch_id for lacking in not_to_be_had(ledger, job)}:
         raise Declined(f"batch {batch.batch_id} is {batch.state}, and nothing it was paid for is missing")
+    return _write_off(ledger, workspace, job, batch, actor=actor, reason=reason)
+
+
+async def abandon_running(
+    tools: Tools, job: Job, batch: Batch, *, actor: str, reason: str, pay_again: bool
+) -> Batch:
+    """Give up a batch that its provider goes on showing as running and never ends.
+
+    The provider is asked to cancel it, and gets ``CANCEL_PATIENCE`` seconds to do so. What a batch that is
+    given up has answered, or answers later, is not read.
+
+    :param pay_again: it was said that its rows may be paid for again.
+    :raises Declined: the batch has ended, so that its results can be read, or ``pay_again`` is needed.
+    :raises NotYet: the provider was asked to cancel it and may still do so.
+    :raises ProviderError: the provider cannot be asked.
+    """
+    remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
+    shown = f"batch {batch.batch_id} is {remote.raw_status} at the provider"
+    if remote.status.terminal:
+        raise Declined(f"{shown}: nothing is given up, the job's tasks read what it brought")
+    if not pay_again:
+        raise Declined(
+            f"{shown}. Given up, what it has answered is not read, and its rows are paid for again: "
+            "--yes-pay-again. `batch-llm cancel` costs nothing where the provider ends what it cancels"
+        )
+    asked_at = batch.cancel_asked_at
+    if asked_at is None:
+        noted = tools.ledger.ask_cancel(batch, actor=actor, reason=reason)
+        asked_at = noted.cancel_asked_at if noted is not None else None
+    await ask_to_cancel(tools, batch)
+    now = tools.ledger.now()
+    left = (asked_at if asked_at is not None else now) + CANCEL_PATIENCE - now
+    if left > 0:
+        raise NotYet(
+            f"{shown} and was asked to cancel; that can take minutes. Where it ends, the job's tasks read "
+            f"what it brought. If it has not ended in {left:.0f} s, run this again"
+        )
+    return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
+
+
+def _write_off(
+    ledger: Ledger, workspace: Workspace, job: Job, batch: Batch, *, actor: str, reason: str
+) -> Batch:
     root = workspace.job_root(job.key)
     outcomes = (
         Outcome(r.custom_id, r.wire_id, Verdict.MISSING, Disposition.HALT, ABANDONED)

@@ -23,7 +23,13 @@ _CAN_BE_PUT_BACK = frozenset(
 
 _CAN_BE_ADOPTED = frozenset({BatchState.SUBMITTING, BatchState.LOST})
 _CAN_BE_WRITTEN_OFF = frozenset(
-    {BatchState.PLANNED, BatchState.UPLOADED, BatchState.LOST, BatchState.RECONCILED}
+    {
+        BatchState.PLANNED,
+        BatchState.UPLOADED,
+        BatchState.SUBMITTED,
+        BatchState.LOST,
+        BatchState.RECONCILED,
+    }
 )
 
 
@@ -266,7 +272,7 @@ class BatchTransitions(LedgerBase):
     def write_off(
         self, batch: Batch, result: Reconciled, *, error_code: str | None, actor: str, reason: str
     ) -> Batch | None:
-        """``planned|uploaded|lost|reconciled -> reconciled`` with outcomes that a person decided.
+        """``planned|uploaded|submitted|lost|reconciled -> reconciled`` with outcomes that a person decided.
 
         From the very state, and the very outcomes, that ``batch`` shows.
         """

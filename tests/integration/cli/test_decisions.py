@@ -262,6 +262,48 @@ def test_an_abandoned_batch_is_sent_again_after_a_resume(
     assert last_event(job, "written_off") == ("ann", "as ann says")
 
 
+def test_a_batch_that_never_ends_is_given_up(bench: Callable[..., Bench], command: Command) -> None:
+    job = bench(texts=TEXTS, options={"max_requests": 3})
+    job.server.set_scenario({"pace": {"seconds": 600, "hold_at": 0.4, "cancel_seconds": 600}})
+    job.step(Until.ENDED, submitting=True)
+    status, _, err = command("abandon", job.key.job_id, "1-0-0", *WHO)
+    assert status == 6 and "--yes-pay-again" in err and "not read" in err
+    assert job.server.statuses() == ["in_progress", "in_progress"]
+    for _ in range(2):
+        status, _, err = command("abandon", job.key.job_id, "1-0-0", "--yes-pay-again", *WHO)
+        assert status == 7 and "was asked to cancel" in err and "run this again" in err
+    assert sorted(job.server.statuses()) == ["cancelling", "in_progress"]
+    long_ago(job)
+    assert command("abandon", job.key.job_id, "1-0-0", "--yes-pay-again", *WHO)[0] == 0
+    assert last_event(job, "written_off") == ("ann", "as ann says")
+    job.server.set_scenario({})
+    job.server.release(job.batches()[1].provider_batch_id or "")
+    done = job.retry().run()
+    assert done.counts["answered"] == 6 and done.state is JobState.SETTLED
+    assert job.creates() == 3 and sorted(a.custom_id for a in job.answers()) == sorted(TEXTS)
+
+
+def test_a_running_batch_that_a_cancel_ends_is_read_and_not_given_up(
+    bench: Callable[..., Bench], command: Command
+) -> None:
+    job = bench(texts=TEXTS, policy=RowRetry(max_rounds=0))
+    job.server.set_scenario({"pace": HALFWAY})
+    job.step(Until.ENDED, submitting=True)
+    assert command("abandon", job.key.job_id, "1-0-0", "--yes-pay-again", *WHO)[0] == 7
+    job.server.wait_for("cancelled")
+    long_ago(job)
+    status, _, err = command("abandon", job.key.job_id, "1-0-0", "--yes-pay-again", *WHO)
+    assert status == 6 and "is cancelled at the provider" in err
+    halted = job.retry().run()
+    assert halted.halt_code == "BLLM-032" and len(job.answers()) == 3
+
+
+def long_ago(job: Bench) -> None:
+    """Let the time that a provider gets to cancel a batch be over."""
+    with job.ledger.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE batch_llm_batch SET cancel_asked_at = cancel_asked_at - 1000")
+
+
 def test_results_that_are_gone_are_abandoned(bench: Callable[..., Bench], command: Command) -> None:
     job = bench(texts=TEXTS, settings=GONE_AT_ONCE, policy=RowRetry(max_rounds=0))
     job.until(Until.ENDED, submitting=True)
