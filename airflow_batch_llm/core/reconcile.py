@@ -132,7 +132,7 @@ def _put_back(tools: Tools, batch: Batch, remote: RemoteBatch) -> bool:
     if current is None or current.revision != batch.revision:
         # Nobody sends what an earlier revision planned: its rows go into this one's next round.
         return False
-    codes = {error.code for error in remote.errors}
+    codes = {error.code.lower() for error in remote.errors}
     if codes & QUEUE_CODES:
         waits = tools.settings.queue_wait * 2 ** min(max(batch.attempt - 1, 0), 10)
         not_before = tools.ledger.now() + min(waits, tools.settings.queue_wait_max)
