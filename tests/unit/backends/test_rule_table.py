@@ -71,7 +71,8 @@ def test_a_code_decides_wherever_it_stands(word: str, verdict: Verdict, member: 
 @pytest.mark.parametrize(("word", "verdict"), words(Part.STATUS))
 def test_a_status_decides_where_no_code_does(word: int | str, verdict: Verdict) -> None:
     status = {"4xx": 418, "5xx": 599}.get(str(word), word)
-    for body in (..., None, {}, "", "<html>", {"error": "some text"}, {"error": {"code": None}}, {"detail": "a b"}):
+    errors = ({"error": "some text"}, {"error": {"code": None}}, {"detail": "a b"})
+    for body in (..., None, {}, "", "<html>", *errors):
         response = {"status_code": status, "body": body}
         for row in (
             decoded({k: v for k, v in response.items() if v is not ...}),
