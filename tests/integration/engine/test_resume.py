@@ -51,9 +51,7 @@ def test_what_is_pending_is_sent_and_nothing_that_is_answered(
 
 
 def test_a_job_past_its_time_goes_on_with_a_new_one(bench: Callable[..., Bench]) -> None:
-    job = bench(
-        texts=TEXTS, job_timeout=3600.0, on_deadline=OnDeadline.FAIL, policy=RowRetry(max_rounds=0)
-    )
+    job = bench(texts=TEXTS, job_timeout=3600.0, on_deadline=OnDeadline.FAIL, policy=RowRetry(max_rounds=0))
     job.server.set_scenario({"pace": HALFWAY})
     job.step(Until.ENDED, submitting=True)
     with job.ledger.engine.begin() as connection:
