@@ -34,6 +34,8 @@ _AT_ONCE = 4
 #: Pages of a list at most, and how many batches count as one page where it is judged what it was worth.
 _MAX_PAGES = 100
 _PAGE = 100
+#: So many batches that are still missing are worth a page that shows none of them.
+_WORTH_A_PAGE = 20
 #: Looks after which the list gets another chance to show what it did not show.
 _LOOKS_REMEMBERED = 20
 #: Calls without a usable reply that end a look: the provider is not well.
@@ -113,8 +115,9 @@ class Looker:
             found.statuses[remote.id] = remote.status
             vain = 0 if remote.id in missing else vain + 1
             missing.discard(remote.id)
-            # Reading on must not cost more calls than asking for what is missing would.
-            return not missing or vain >= _PAGE * min(len(missing), FEW)
+            # Reading on must not cost much more calls than asking for what is missing would. Others may
+            # stand in front in their hundreds: foreign ones, and ours that are not due.
+            return vain >= _PAGE * max(min(len(missing), FEW), len(missing) // _WORTH_A_PAGE)
 
         try:
             await self.backend.list_recent(stop_at=enough, max_pages=_MAX_PAGES)
@@ -126,6 +129,7 @@ class Looker:
             found.failure = error
         else:
             self.unlisted |= missing
+        self.unlisted.difference_update(found.statuses)
 
     async def _ask(self, batch_ids: list[str], found: Looked) -> None:
         # In any order: a batch whose calls always fail must not stand in front of the others for ever.

@@ -266,8 +266,8 @@ class ConnectionPoller:
         jitter = random.uniform(1 - _SOON, 1 + _SOON)
         news = []
         for wait in self._waits:
-            if wait.started > now or wait.done.done():
-                continue
+            if wait.started > now or wait.done.done() or not wait.running:
+                continue  # who waits for a time only is no look's business
             seen = wait.running & looked.statuses.keys()
             ended = {batch_id for batch_id in seen if looked.statuses[batch_id].terminal}
             wait.running -= ended

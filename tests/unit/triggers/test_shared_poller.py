@@ -78,6 +78,17 @@ def test_waits_that_began_at_any_time_are_soon_looked_at_together(shelf_of: Call
     assert len(late) <= 2 * (400 - 130) / 60
 
 
+def test_many_that_are_due_are_found_in_the_list_behind_many_that_are_not(
+    shelf_of: Callable[..., Crowd],
+) -> None:
+    young, old = names(400, "young"), names(600, "old")
+    crowd = shelf_of(*young, *old)
+    crowd.agenda = [(300.0, complete(crowd, *young, *old))]
+    crowd.run(*minutely(*old), *minutely(*young, first_look_at=START + 30))
+    assert len(crowd.shelf.singles) <= 10
+    assert len(crowd.shelf.lists) < 20 * crowd.time / 60
+
+
 def test_a_young_batch_is_looked_at_soon_beside_many_old_ones(shelf_of: Callable[..., Crowd]) -> None:
     old = names(300)
     crowd = shelf_of("young", *old)
@@ -105,6 +116,16 @@ def test_a_young_batch_is_looked_at_soon_beside_many_old_ones(shelf_of: Callable
     assert max(later - earlier for earlier, later in zip(shown, shown[1:], strict=False)) <= 25
     meanwhile = [call for call in crowd.shelf.calls if 1000 <= call.time < 1050]
     assert len(meanwhile) <= 4 + 4, "its looks do not make the old ones be looked at as often"
+
+
+def test_who_waits_for_a_time_only_is_not_woken_by_the_looks_of_others(
+    shelf_of: Callable[..., Crowd],
+) -> None:
+    crowd = shelf_of("b0")
+    crowd.agenda = [(300.0, complete(crowd, "b0"))]
+    watcher, sender = crowd.run(*minutely("b0"), WaitOrder((), not_before=START + 3000))
+    assert watcher == ENDED
+    assert sender["status"] == "due" and crowd.time == 3000
 
 
 def test_the_first_look_is_nobody_elses(shelf_of: Callable[..., Crowd]) -> None:
