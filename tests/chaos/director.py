@@ -162,20 +162,23 @@ class Director:
     def _run_task(self, job: JobRun) -> None:
         """Run one process of the job's next task (or two at once) and do what Airflow does then."""
         copies = 2 if self.plan.twice else 1
-        actors = [self.start(job) for _ in range(copies)]
+        actors = [self.start(job, armed=not number) for number in range(copies)]
         if copies > 1:
             self.hit("two processes for every task")
         self.follow(actors)
         if self.plan.jobs > 1 and job is not self.jobs[0]:
             self.hit("two jobs share a connection")
 
-    def start(self, job: JobRun) -> Actor:
-        """Start a process of the job's next task; the next fault of the schedule is armed in it."""
+    def start(self, job: JobRun, *, armed: bool = True) -> Actor:
+        """Start a process of the job's next task.
+
+        :param armed: the next fault of the schedule may happen in it.
+        """
         self._processes += 1
         task, reading = job.tasks[0], job.next_reading()
         if self.plan.moving and task is Task.SUBMIT:
             self.hit("the source changes with every reading")
-        at = self._ats[0] if self._ats and job is self.jobs[0] else None
+        at = self._ats[0] if armed and self._ats and job is self.jobs[0] else None
         action = task_process(self.stage, job, task, reading, at, self._met)
         job.first_try = False
         return Actor(job, task, reading, action)
@@ -256,7 +259,7 @@ class Director:
         self._disarm("suspended within its lease")
         self.note(f"{actor.job.run_id} {actor.task}: stands still at {actor.standing} while another runs")
         began = time.monotonic()
-        self._see_through(self.start(actor.job))
+        self._see_through(self.start(actor.job, armed=False))
         if time.monotonic() - began > LEASE:
             self.suspended_past_lease = True  # a machine that slow has made it so
 
@@ -281,9 +284,9 @@ class Director:
         )
         actor.told.clear()
         actor.go_on()
-        before = list(self._ats)
+        before = self._ats, self._met
         self._see_through(actor)
-        self._ats = before
+        self._ats, self._met = before
 
     # -- outages -------------------------------------------------------------------------------------
     def _take_away(self, what: str, point: str) -> Callable[[], None] | None:

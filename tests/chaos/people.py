@@ -118,7 +118,8 @@ class People:
         elif act == "delete the run while it waits":
             job.delete_run()
         elif act == "the same job twice at once":
-            self._director.follow([self._director.start(job), self._director.start(job)])
+            copies = [self._director.start(job, armed=armed) for armed in (True, False)]
+            self._director.follow(copies)
         return True
 
     # -- red and halted ----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ SHORT = {
         *(183, 203, 306, 353, 376, 413, 493, 498, 519, 570),
     ),
 }
-OF_A_MUTANT = 5
+OF_A_MUTANT = 6
 OUTAGES = {kind.kind: kind.outages for kind in (SqliteLedgers, PostgresLedgers)}
 
 
