@@ -72,8 +72,8 @@ async def _ask_before_creating(tools: Tools, origin: str) -> None:
         for remote in await tools.backend.find_origin(origin)
         if remote.metadata.get(META_JOB) == tools.spec.key.job_id
         or remote.created_at is None
-        # Providers count whole seconds.
-        or remote.created_at < made_at - 1.0
+        # Providers leave out what is below a second: one of the same second may be older, and counts as such.
+        or remote.created_at < made_at
     ]
     if known:
         raise LedgerLost(

@@ -23,12 +23,7 @@ def test_a_replaced_ledger_asks_the_provider_before_it_pays_again(
     b = bench(texts=TEXTS)
     b.run()
     lost = replace(b, ledger=open_default_sqlite(tmp_path / "new.db"), first_try=False)
-    lost.ledger.namespace()
-    with lost.ledger.engine.begin() as connection:  # it was made some time after the batch
-        connection.execute(
-            text("UPDATE batch_llm_meta SET value = :at WHERE name = 'namespace_made_at'"),
-            {"at": str(lost.ledger.now() + 60)},
-        )
+    lost.ledger.namespace()  # made in the same second, perhaps
     with pytest.raises(LedgerLost, match="nothing was sent"):
         lost.step(Until.ENDED, submitting=True)
     assert b.creates() == 1
@@ -50,6 +45,11 @@ def test_another_deployment_with_the_same_key_is_no_lost_ledger(
 ) -> None:
     ours = bench(texts=TEXTS)
     ours.ledger.namespace()
+    with ours.ledger.engine.begin() as connection:  # it was made some time before their batch
+        connection.execute(
+            text("UPDATE batch_llm_meta SET value = :at WHERE name = 'namespace_made_at'"),
+            {"at": str(ours.ledger.now() - 60)},
+        )
     theirs = replace(ours, ledger=open_default_sqlite(tmp_path / "theirs.db"), folder=tmp_path / "theirs")
     theirs.run()
     ours.first_try = False
