@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 PATHS := airflow_batch_llm example_dags tests benchmarks docs
 PYTEST := $(BIN)/python -m pytest
 
+# What of the integration tests is run beside the unit tests; all else runs beside the end-to-end tests.
+ENGINE_TESTS := $(addprefix tests/integration/,cases cli engine inputs storage)
+
 # Nothing of the caller's own Airflow may leak in.
 unexport AIRFLOW_CONFIG
 
@@ -23,8 +26,11 @@ demo: venv-demo ## Run the nightly example end to end against the local batch se
 demo-ui: venv-demo ## The same, and leave Airflow running for a look around.
 	AIRFLOW_HOME=$(CURDIR)/.demo/airflow $(BIN)/python -m example_dags.demo --ui
 
-test: lint ## Lint, types, then the unit, integration and e2e tests.
-	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/unit tests/integration tests/e2e
+test: lint ## Lint, types, then the unit, integration and e2e tests, in two processes.
+	@.ci/side_by_side \
+		engine $(PYTEST) --durations=15 tests/unit $(ENGINE_TESTS) ::: \
+		airflow $(PYTEST) --durations=15 tests/integration tests/e2e \
+			$(addprefix --ignore=,$(ENGINE_TESTS))
 
 test-unit: venv-dev ## The tests that need no Airflow process.
 	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/unit
