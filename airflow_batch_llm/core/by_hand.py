@@ -297,6 +297,10 @@ async def abandon_running(
             f"{shown} and was asked to cancel; that can take minutes. Where it ends, the job's tasks read "
             f"what it brought. If it has not ended in {left:.0f} s, run this again"
         )
+    # The call may have ended it: whoever noted the cancel before may not have come to ask for it.
+    remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
+    if remote.status.terminal:
+        raise Declined(f"batch {batch.batch_id} has ended now: the job's tasks read what it brought")
     return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
 
 
@@ -392,8 +396,10 @@ def _give_up_rows(tools: Tools, job: Job, batch: Batch, accepted: Acceptance) ->
     else:
         return True
     result = write_outcomes(workspace, root, batch, outcomes)
-    actor, reason = accepted.actor, accepted.reason
-    return tools.ledger.write_off(batch, result, error_code=code, actor=actor, reason=reason) is not None
+    written = tools.ledger.write_off(
+        batch, result, error_code=code, actor=accepted.actor, reason=accepted.reason, accepted=job
+    )
+    return written is not None
 
 
 def _given_up(outcome: Outcome) -> Outcome:

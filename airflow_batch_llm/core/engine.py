@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_batch_llm.core.by_hand import ABANDONED, not_to_be_had
 from airflow_batch_llm.core.deadline import (
     batch_bound,
     give_up_unsent,
@@ -114,7 +115,7 @@ class Engine:
                 return Progress(job, True)
             if job.state is not JobState.HALTED and is_late(tools, job):
                 job = self._at_the_end_of_its_time(job, template)
-            elif job.state is not JobState.HALTED and plan_next_round(tools, job, template) is not None:
+            elif job.state is not JobState.HALTED and await self._goes_on(job, template):
                 continue
             if until is Until.RETRIED:
                 return Progress(job, True)
@@ -130,18 +131,29 @@ class Engine:
             return halt_late(self.tools, job, "rows are left to send again")
         return job
 
+    async def _goes_on(self, job: Job, template: RequestTemplate) -> bool:
+        """Plan a further round with what is sent again; says whether there is more to do."""
+        if await self._seek_unrecorded(job, given_up=True):
+            return True
+        return plan_next_round(self.tools, job, template) is not None
+
     def _unread(self, job: Job) -> bool:
         """Say whether a batch has ended that nobody has judged yet."""
         return bool(self.tools.ledger.batches(job.job_id, states=[BatchState.ENDED]))
 
-    async def _seek_unrecorded(self, job: Job) -> bool:
+    async def _seek_unrecorded(self, job: Job, *, given_up: bool = False) -> bool:
         """Look for what a process that woke up late may have sent: for a batch that was withdrawn or given
-        up, or beside the one that counts and has been read."""
+        up, or beside the one that counts and has been read.
+
+        :param given_up: only for what a person gave up unread, as its rows are about to be sent again.
+        """
         found = False
         unrecorded = [BatchState.SUPERSEDED, BatchState.RECONCILED]
         for batch in self.tools.ledger.batches(job.job_id, states=unrecorded):
             attempts_known = batch.provider_batch_id is not None
             if batch.kind is BatchKind.DUPLICATE or batch.revision < job.floor_revision:
+                continue
+            if given_up and batch.error_code != ABANDONED:
                 continue
             if batch.attempt > attempts_known:
                 found = await seek_strays(self.tools, job, batch) or found
@@ -258,7 +270,9 @@ class Engine:
         ]
         if (running or unsent) and leaves_all_as_it_is(self.tools, job):
             told = f"{len(running)} batches run and {len(unsent)} were not sent"
-            job, running, unsent, unsent_until = halt_late(self.tools, job, told), [], [], None
+            job = halt_late(self.tools, job, told)
+            if job.state is JobState.HALTED:  # if not, it has been given more time at this moment
+                running, unsent, unsent_until = [], [], None
         if not running and not unsent and unread_until is None:
             return job, None
         later = _sooner(unsent_until, unread_until)
@@ -319,7 +333,7 @@ class Engine:
         :param codes: only letters with one of these codes; empty for all.
         :param only_exhausted: only letters whose rows ran out of attempts.
         :param job_timeout: new bound of the job, seconds from now; None leaves the bound it has.
-        :raises InputError: the job is not settled yet.
+        :raises InputError: the job is not settled yet, or is halted for results that are not to be had.
         """
         job = self._existing()
         if job.seen.get(f"redrive:{mark}") is not None:
@@ -356,8 +370,16 @@ class Engine:
         return planned
 
     def _take_up(self, job: Job, mark: str, *, actor: str, reason: str, job_timeout: float | None) -> None:
-        """See an unfinished re-drive through, in place of planning another; a halted one is resumed."""
+        """See an unfinished re-drive through, in place of planning another; a halted one is resumed.
+
+        :raises InputError: what was paid is not to be had, and nobody has said to pay for it again.
+        """
         ledger = self.tools.ledger
+        if job.state is JobState.HALTED and (lacking := not_to_be_had(ledger, job)):
+            raise InputError(
+                f"job {job.job_id} is halted: the results of batch {lacking[0].batch_id} were paid for and "
+                "are not to be had (BLLM-031). `batch-llm adopt` or `abandon` it first"
+            )
         self._hurry_probe(actor, reason)
         deadline = ledger.now() + job_timeout if job_timeout is not None else None
         current: Job | None = job

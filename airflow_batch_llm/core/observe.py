@@ -44,10 +44,14 @@ def _take_as_lost(tools: Tools, job: Job, batch: Batch) -> None:
     if (batch.submitted_at or 0.0) + tools.settings.gone_after > tools.ledger.now():
         log.info("batch %s: not known to the provider yet", batch.batch_id)
         return
-    if batch.kind is BatchKind.PRIMARY and batch.revision >= job.floor_revision:
+    counts = batch.kind is BatchKind.PRIMARY and batch.revision >= job.floor_revision
+    told = f"batch {batch.batch_id} is unknown to the provider"
+    if counts:
         # Before the batch counts as lost: a crash in between halts again, never goes on.
-        tools.halt(job, "BLLM-031", f"batch {batch.batch_id} is unknown to the provider")
-    tools.ledger.mark_lost(batch, "provider answers 404")
+        tools.halt(job, "BLLM-031", told)
+    if tools.ledger.mark_lost(batch, "provider answers 404") is not None and counts:
+        # A resume in between could not know of it.
+        tools.halt(job, "BLLM-031", told)
 
 
 def _overdue(tools: Tools, job: Job, batch: Batch) -> str | None:

@@ -237,7 +237,7 @@ class Ledger(Protocol):
     def enter_submitting(self, batch: Batch, *, revision: int, lease_seconds: float) -> Batch | None:
         """``uploaded -> submitting``: attempt + 1, lease from the database clock, looks forgotten.
 
-        Only while the job's revision is still ``revision``.
+        Only while the job runs and its revision is still ``revision``.
         """
         ...
 
@@ -294,9 +294,17 @@ class Ledger(Protocol):
         ...
 
     def write_off(
-        self, batch: Batch, result: Reconciled, *, error_code: str | None, actor: str, reason: str
+        self,
+        batch: Batch,
+        result: Reconciled,
+        *,
+        error_code: str | None,
+        actor: str,
+        reason: str,
+        accepted: Job | None = None,
     ) -> Batch | None:
-        """``planned|uploaded|lost|reconciled -> reconciled`` with outcomes that a person decided."""
+        """``planned|uploaded|submitted|lost|reconciled -> reconciled`` with outcomes that a person decided;
+        of a job that was ``accepted``, only while nobody has changed it since."""
         ...
 
     def record_duplicate(self, batch: Batch, remote: RemoteBatch, attempt: int) -> Batch:

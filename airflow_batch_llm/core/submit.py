@@ -96,7 +96,7 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
     tools.fault("submit.before_intent")
     intent = tools.ledger.enter_submitting(batch, revision=job.revision, lease_seconds=lease)
     if intent is None:
-        return None
+        return _unless_taken(tools, batch)
     tools.fault("submit.after_intent")
     order = CreateOrder(
         template=batch_template(template, batch.model, batch.overrides),
@@ -137,6 +137,14 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
     tools.fault("submit.after_create")
     await _settle_on(tools, job, intent, remote)
     return None
+
+
+def _unless_taken(tools: Tools, batch: Batch) -> Later | None:
+    """Return when to come again where nobody else took the batch: its job was halted or cleared."""
+    current = tools.ledger.get_batch(batch.batch_id)
+    if current is None or (current.state, current.attempt) != (batch.state, batch.attempt):
+        return None
+    return Later(tools.ledger.now() + tools.settings.look_apart, "job_changed")
 
 
 #: AuthError, AccountError: the provider said no before it did anything. Unreachable: no connection came

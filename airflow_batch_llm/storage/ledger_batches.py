@@ -7,7 +7,16 @@ from typing import Any
 
 from sqlalchemy import Connection, exists, insert, select, update
 
-from airflow_batch_llm.core.model import NOT_SENT, Batch, BatchKind, BatchState, RemoteBatch, Usage
+from airflow_batch_llm.core.model import (
+    NOT_SENT,
+    Batch,
+    BatchKind,
+    BatchState,
+    Job,
+    JobState,
+    RemoteBatch,
+    Usage,
+)
 from airflow_batch_llm.core.ports import Reconciled
 from airflow_batch_llm.storage.engine import reading, writing
 from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event
@@ -72,17 +81,17 @@ class BatchTransitions(LedgerBase):
     def enter_submitting(self, batch: Batch, *, revision: int, lease_seconds: float) -> Batch | None:
         """``uploaded -> submitting``: attempt + 1, lease from the database clock, looks forgotten.
 
-        Only while the job's revision is still ``revision``. The job's row is locked against change
-        first: once a new revision has begun, no batch may enter ``submitting`` on a look taken before
-        it, because what is in flight then decides what the new revision sends.
+        Only while the job runs and its revision is still ``revision``. The job's row is locked against
+        change first: once a new revision has begun, no batch may enter ``submitting`` on a look taken
+        before it, because what is in flight then decides what the new revision sends. And once the job is
+        halted, whoever halted it sees all that may be at the provider.
         """
-        t = batch_table.c
-        current = exists().where(job_table.c.job_id == batch.job_id, job_table.c.revision == revision)
-        lock = (
-            select(job_table.c.revision).where(job_table.c.job_id == batch.job_id).with_for_update(read=True)
+        t, job = batch_table.c, job_table.c
+        current = exists().where(
+            job.job_id == batch.job_id, job.revision == revision, job.state == JobState.RUNNING.value
         )
         with writing(self.engine) as connection:
-            connection.execute(lock).all()
+            _keep_job_still(connection, batch.job_id)
             values = {
                 "state": BatchState.SUBMITTING.value,
                 "attempt": t.attempt + 1,
@@ -183,7 +192,9 @@ class BatchTransitions(LedgerBase):
         """
         again = batch.state is BatchState.RECONCILED
         t = batch_table.c
-        also = (t.judge == batch.judge, t.judge != result.judge) if again else ()
+        # A person may have decided about its rows, which changes the outcomes and not the judge.
+        same = (t.judge == batch.judge, t.outcomes_sha256 == batch.outcomes_sha256)
+        also = (*same, t.judge != result.judge) if again else ()
         values = _reconciled_values(result)
         expect = BatchState.RECONCILED if again else BatchState.ENDED
         action = "rejudged" if again else "reconciled"
@@ -202,10 +213,9 @@ class BatchTransitions(LedgerBase):
         late = exists().where(
             of_job, job_table.c.revision == batch.revision, job_table.c.deadline_at < clock()
         )
-        lock = select(job_table.c.revision).where(of_job).with_for_update(read=True)
         values = {**_reconciled_values(result), "not_before": None, "ended_at": clock()}
         with writing(self.engine) as connection:
-            connection.execute(lock).all()
+            _keep_job_still(connection, batch.job_id)
             if not _update_batch(connection, batch, batch.state, values, late):
                 return None
             append_event(connection, batch.job_id, "given_up", batch_id=batch.batch_id, reason=reason)
@@ -270,11 +280,20 @@ class BatchTransitions(LedgerBase):
             return _existing_batch(connection, batch.batch_id)
 
     def write_off(
-        self, batch: Batch, result: Reconciled, *, error_code: str | None, actor: str, reason: str
+        self,
+        batch: Batch,
+        result: Reconciled,
+        *,
+        error_code: str | None,
+        actor: str,
+        reason: str,
+        accepted: Job | None = None,
     ) -> Batch | None:
         """``planned|uploaded|submitted|lost|reconciled -> reconciled`` with outcomes that a person decided.
 
         From the very state, and the very outcomes, that ``batch`` shows.
+
+        :param accepted: the job that was accepted; only while nobody has changed it since.
         """
         if batch.state not in _CAN_BE_WRITTEN_OFF:
             return None
@@ -282,7 +301,9 @@ class BatchTransitions(LedgerBase):
         same = t.outcomes_sha256 == batch.outcomes_sha256
         also = (same,) if batch.state is BatchState.RECONCILED else ()
         values = {**_reconciled_values(result), "not_before": None, "error_code": error_code}
-        return self._move_batch(batch, batch.state, values, "written_off", *also, reason=reason, actor=actor)
+        return self._move_batch(
+            batch, batch.state, values, "written_off", *also, reason=reason, actor=actor, of=accepted
+        )
 
     def record_duplicate(self, batch: Batch, remote: RemoteBatch, attempt: int) -> Batch:
         """Insert a ``duplicate`` in state ``submitted`` beside ``batch``, once per provider id.
@@ -316,14 +337,28 @@ class BatchTransitions(LedgerBase):
         *also: Any,
         reason: str,
         actor: str = "machine",
+        of: Job | None = None,
     ) -> Batch | None:
+        """Move the batch.
+
+        :param of: its job: only while nobody has changed that.
+        """
         with writing(self.engine) as connection:
+            if of is not None and _keep_job_still(connection, of.job_id) != of.version:
+                return None
             if not _update_batch(connection, batch, expect, values, *also):
                 return None
             append_event(
                 connection, batch.job_id, action, batch_id=batch.batch_id, actor=actor, reason=reason
             )
             return _existing_batch(connection, batch.batch_id)
+
+
+def _keep_job_still(connection: Connection, job_id: str) -> int | None:
+    """Lock the job's row against change up to the end of the transaction; returns its version."""
+    t = job_table.c
+    lock = select(t.version).where(t.job_id == job_id).with_for_update(read=True)
+    return connection.execute(lock).scalar_one_or_none()
 
 
 def _update_batch(

@@ -65,13 +65,13 @@ def test_a_batch_is_adopted_only_where_it_is_in_doubt_or_lost(ledger: SqlLedger,
 
 @SQLITE
 @pytest.mark.parametrize("state", BatchState)
-def test_a_batch_is_written_off_where_nothing_of_it_is_at_the_provider(
+def test_a_batch_is_written_off_unless_it_is_in_doubt_or_to_be_read(
     ledger: SqlLedger, state: BatchState
 ) -> None:
     batch = batch_in(ledger, state)
     off = ledger.write_off(batch, reconciled(missing=10), error_code="abandoned", **WHO)
-    allowed = {BatchState.PLANNED, BatchState.UPLOADED, BatchState.LOST, BatchState.RECONCILED}
-    assert (off is not None) == (state in allowed)
+    refused = {BatchState.SUBMITTING, BatchState.ENDED, BatchState.SUPERSEDED}
+    assert (off is None) == (state in refused)
     if off is not None:
         assert (off.state, off.error_code, off.counts) == (
             BatchState.RECONCILED,
