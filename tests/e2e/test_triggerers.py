@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,10 @@ import pytest
 from example_dags.demo.rest import wait_for
 from tests.e2e.runs import PATIENCE, SUBMIT, TASKS, Jobs, Run
 from tests.e2e.together import Together
+
+
+#: Seconds that a triggerer hangs: longer than any lapse of its heartbeat that Airflow is set to by default.
+HANGS = 40.0
 
 
 @pytest.fixture(autouse=True)
@@ -63,15 +68,17 @@ def assert_one_of_each(run: Run) -> None:
     assert [run.failures(task) for task in TASKS] == [0, 0, 0, 0]
 
 
-def test_a_triggerer_that_hangs_until_another_has_its_triggers_cancels_nothing_when_it_goes_on(
+def test_a_triggerer_that_hangs_while_another_takes_its_triggers_cancels_nothing_when_it_goes_on(
     jobs: Jobs,
 ) -> None:
     placed = waiting(jobs)
     hanging = jobs.stack.components["triggerer"]
     with second_triggerer(jobs):
         hanging.signal_all(signal.SIGSTOP)
+        stopped = time.monotonic()
         try:
             wait_moved(placed)
+            wait_for(lambda: time.monotonic() - stopped > HANGS or None, "a long hang", PATIENCE)
         finally:
             hanging.signal_all(signal.SIGCONT)
         for run in placed:
