@@ -13,7 +13,6 @@ from example_dags.demo.rest import wait_for
 from tests.e2e.runs import PATIENCE, SUBMIT, TASKS, Jobs, Run
 from tests.e2e.together import Together
 
-
 #: Seconds that a triggerer hangs: longer than any lapse of its heartbeat that Airflow is set to by default.
 HANGS = 40.0
 
