@@ -28,7 +28,8 @@ def test_pins_are_names_and_versions_and_nothing_else() -> None:
 
 def test_peers_are_no_part_of_the_test_run() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    ((test,),) = [
-        re.findall(r"\$\(PYTEST\) (.+)", rule) for rule in re.findall(r"^test: .*(?:\n\t.*)+", makefile, re.M)
-    ]
-    assert test == "tests/unit tests/integration tests/e2e"
+    (rule,) = re.findall(r"^test: .*(?:\n\t.*)+", makefile, re.M)
+    folders = set(
+        re.findall(r"tests/\w+", rule + makefile[makefile.index("ENGINE_TESTS :=") :].split("\n")[0])
+    )
+    assert folders == {"tests/unit", "tests/integration", "tests/e2e"}
