@@ -66,8 +66,8 @@ def _stage_again() -> None:
 
     async def open_job(tools: Tools, order: StageOrder) -> Job:
         job = await real(tools, order)
-        if order.first_try or job.plan_id is None:
-            return job
+        if order.first_try or job.plan_id is None or job.seen.get("again") == order.mark:
+            return job  # once is enough: with each further one the job would come to no end
         facts: dict[str, Any] = {
             "conn_id": job.conn_id,
             "provider": job.provider,
@@ -75,7 +75,7 @@ def _stage_again() -> None:
             "model": job.model,
             "deadline_at": job.deadline_at,
         }
-        seen = {"previous_plan": job.plan_id}
+        seen = {"previous_plan": job.plan_id, "again": order.mark}
         return tools.ledger.begin_revision(job, seen=seen, fresh=False, **facts) or tools.reload(job)
 
     _replace(real, open_job)
