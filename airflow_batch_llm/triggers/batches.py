@@ -121,6 +121,10 @@ class BatchLLMTrigger(BaseTrigger):
         try:
             for batch_id in self.batches:
                 try:
+                    # A task that came to its own end is over, too, and this may be told late of it: what has
+                    # ended needs no call.
+                    if (await backend.retrieve(batch_id)).status.terminal:
+                        continue
                     await backend.cancel(batch_id)
                     self.log.info("cancelled batch %s: its task was ended by hand", batch_id)
                 except ProviderError as error:

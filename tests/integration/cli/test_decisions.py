@@ -333,8 +333,9 @@ def test_a_batch_of_an_earlier_revision_that_is_lost_in_this_one_counts(
 
 
 def test_a_create_call_in_doubt_is_given_up_only_when_it_is_surely_over(
-    bench: Callable[..., Bench], command: Command
+    bench: Callable[..., Bench], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("AIRFLOW__BATCH_LLM__FIND_INTERVAL", "600")
     job = in_doubt(bench, fault="dropped")
     status, _, err = command("abandon", job.key.job_id, "1-0-0", "--yes-pay-again", *WHO)
     assert status == 6 and "perhaps being created now" in err

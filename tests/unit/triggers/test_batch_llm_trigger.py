@@ -132,6 +132,7 @@ def cancelled(server: ScriptedServer) -> list[str]:
 @pytest.fixture
 def cancels(server: ScriptedServer) -> ScriptedServer:
     for name in ("b1", "b2"):
+        server.routes[f"GET /v1/batches/{name}"] = shown("in_progress", name)
         server.routes[f"POST /v1/batches/{name}/cancel"] = Reply(body=batch("cancelling", name))
     return server
 
@@ -142,6 +143,15 @@ def test_a_task_ended_by_hand_cancels_where_asked_to(
 ) -> None:
     killed(monkeypatch, {"g.t": state})
     assert cancelled(cancels) == ["/v1/batches/b1/cancel", "/v1/batches/b2/cancel"]
+
+
+def test_a_batch_that_has_ended_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, cancels: ScriptedServer
+) -> None:
+    """The task went on elsewhere and succeeded; a triggerer that hung is told of it late."""
+    cancels.routes["GET /v1/batches/b1"] = shown("completed", "b1")
+    killed(monkeypatch, {"g.t": "success"})
+    assert cancelled(cancels) == ["/v1/batches/b2/cancel"]
 
 
 def test_a_cancel_that_takes_its_time_is_not_cut_off_when_the_trigger_is_cancelled_again(
