@@ -24,8 +24,6 @@ _SEED = 20260101
 def main(arguments: list[str] | None = None) -> int:
     """Run and return the exit status: 0 if all zeros are zeros and, in a full run, every fault was hit."""
     args = _parser().parse_args(arguments)
-    # Told to end, it ends as after Ctrl-C: the workers take their databases along.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = _Run(args)
     if args.schedule is not None:
         return run.replay(args.schedule)
@@ -140,4 +138,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    # Told to end, it ends as after Ctrl-C: the workers take their databases along.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())
