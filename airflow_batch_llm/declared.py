@@ -15,6 +15,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from jinja2 import TemplateError
+
 from airflow_batch_llm.core.jsonl import dumps_canonical
 from airflow_batch_llm.exceptions import ConfigurationError
 
@@ -78,10 +80,15 @@ class Renderer:
     def __call__(self, value: Any) -> Any:
         """Return ``value`` rendered; results of other tasks in it are pulled.
 
-        :raises ConfigurationError: it holds a template and there is nothing to render it with.
+        :raises ConfigurationError: it holds a template and there is nothing to render it with, or one that
+            names what this run does not have (a run without a logical date has no data interval).
         """
         if self._render is not None:
-            return self._render(value)
+            try:
+                return self._render(value)
+            except TemplateError as e:
+                fault = f"{type(e).__name__}: {e.message or 'no message'}"
+            raise ConfigurationError(f"a templated argument cannot be rendered in this run: {fault}")
         if _has_template(value):
             raise ConfigurationError("a templated value can only be rendered inside a task")
         return value

@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dead-letters": ("airflow_batch_llm.cli.letters", "look at rows that failed for good, decide about them"),
 }
 
+#: As the shell says it of a command that SIGPIPE ended.
+_BROKEN_PIPE = 141
 _PROCESS_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
 
@@ -54,10 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         with _as_airflow_command():
-            return commands[args.command].run(args) or 0
+            status = commands[args.command].run(args) or 0
+            sys.stdout.flush()
+            return status
     except BatchLLMError as error:
         print(f"batch-llm: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever reads has seen enough (| head). What is left to write must not fail again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
     except KeyboardInterrupt:
         return 130
 

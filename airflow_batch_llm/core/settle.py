@@ -32,7 +32,7 @@ from airflow_batch_llm.core.model import (
 from airflow_batch_llm.core.ports import RowIndex
 from airflow_batch_llm.core.prior import attempt_of
 from airflow_batch_llm.core.publish import publish, read_answers
-from airflow_batch_llm.core.tools import Tools, chunks
+from airflow_batch_llm.core.tools import Tools, chunks, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
 from airflow_batch_llm.exceptions import AccountingError, WorkspaceError
 
@@ -87,6 +87,10 @@ def settle(
         info = LandingInfo(job.key, job.job_id, job.revision, job.created_at)
         counts["landed"] = tools.spec.sink.land(read_answers(tools, job), info)
     if not final:
+        log.info(
+            "job %s is halted: %d of %d rows answered and published, %d dead, %d pending",
+            *(job.job_id, counts["answered"], counts["rows"], counts["dead"], counts["pending"]),
+        )
         return tools.reload(job)
     litter = _unpinned_plans(tools, job, batches)
     tools.fault("settle.before_close")

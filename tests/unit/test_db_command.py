@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +79,18 @@ def test_a_configured_connection_that_is_not_defined_is_told(
 
     assert main(["db", "check"]) == 1
     assert "'nowhere' is not defined" in capsys.readouterr().err
+
+
+def test_who_stops_reading_the_output_gets_no_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "airflow_batch_llm.cli.main", "db", "migrate"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*command, "--url", f"sqlite+pysqlite:///{tmp_path}/ledger.db"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jinja2
 import pytest
 
 from airflow_batch_llm.declared import Declared, Renderer
@@ -182,3 +183,13 @@ def test_a_module_that_breaks_on_import_is_named(tmp_path: Any, monkeypatch: pyt
 
     with pytest.raises(ConfigurationError, match="'breaks_on_import'.*ZeroDivisionError"):
         load_path("breaks_on_import:x")
+
+
+def test_a_template_that_names_what_the_run_does_not_have_is_a_wrong_argument() -> None:
+    def render(value: str) -> str:
+        return jinja2.Template(value, undefined=jinja2.StrictUndefined).render(ds="2026-01-01")
+
+    source = SqlSource("db", "SELECT 1", {"a": "{{ data_interval_start }}"}, key=["id"])
+    with pytest.raises(ConfigurationError, match="'data_interval_start' is undefined") as raised:
+        source.resolve({"render": render})  # type: ignore[typeddict-item]
+    assert raised.value.__cause__ is None and raised.value.__context__ is None
