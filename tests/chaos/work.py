@@ -6,6 +6,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from airflow_batch_llm.core.engine import Engine, redrive_under_way
 from airflow_batch_llm.core.model import JobState
 from airflow_batch_llm.core.spec import OnDeadline, Progress, Settings, Until
 from airflow_batch_llm.core.tools import Tools
-from airflow_batch_llm.exceptions import BatchLLMError
+from airflow_batch_llm.exceptions import BatchLLMError, ProviderError
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.workspace import ObjectWorkspace
 from airflow_batch_llm.triggers.waiting import WaitOrder, wait
@@ -263,7 +264,9 @@ def cancel_process(stage: Stage, job: JobRun, batches: list[str]) -> Callable[[T
         async def cancel() -> None:
             backend = bench.backend(stage.server)
             for batch_id in batches:
-                await backend.cancel(batch_id)
+                with suppress(ProviderError):  # the trigger logs it
+                    if not (await backend.retrieve(batch_id)).status.terminal:
+                        await backend.cancel(batch_id)
             await backend.aclose()
 
         asyncio.run(cancel())
