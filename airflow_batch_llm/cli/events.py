@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from airflow_batch_llm.cli.exits import exit_status
-from airflow_batch_llm.cli.parsers import MACHINE, add_command
+from airflow_batch_llm.cli.parsers import add_command
 from airflow_batch_llm.cli.printing import code_only, print_json, print_table, when
 from airflow_batch_llm.cli.target import find_job, open_target
-from airflow_batch_llm.core.model import Event
+from airflow_batch_llm.core.model import MACHINE, Event
 
 #: Where reasons of the machine's events hold words of the provider: its codes and states, which are short
 #: tokens unless it writes a text there.

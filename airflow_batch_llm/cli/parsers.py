@@ -9,9 +9,7 @@ from typing import Any
 from airflow_batch_llm.cli.exits import AMBIGUOUS, NOT_FOUND, WRONG_STATE, epilog
 from airflow_batch_llm.cli.printing import add_json
 from airflow_batch_llm.cli.target import add_job, add_target
-
-#: What the ledger calls itself where nobody asked.
-MACHINE = "machine"
+from airflow_batch_llm.core.model import MACHINE
 
 
 def add_command(

@@ -5,17 +5,15 @@ The commands come through here, and the task that settles an accepted job.
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
-from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests, outcomes_path
+from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests
 from airflow_batch_llm.core.ids import META_JOB, META_TOKEN
+from airflow_batch_llm.core.judging import outcomes_file
 from airflow_batch_llm.core.model import (
     NOT_SENT,
     Batch,
@@ -412,14 +410,8 @@ def _given_up(outcome: Outcome) -> Outcome:
 def write_outcomes(workspace: Workspace, root: str, batch: Batch, outcomes: Iterable[Outcome]) -> Reconciled:
     """Write a batch's outcomes as a person decided them; returns what goes into the ledger."""
     counts: Counter[str] = Counter()
-    digest = hashlib.sha256()
-    with tempfile.TemporaryDirectory(prefix="batch-llm-outcomes-") as folder:
-        local = Path(folder) / "outcomes.jsonl"
-        with local.open("wb", buffering=1 << 20) as file:
-            for outcome in outcomes:
-                line = encode_line(outcome)
-                digest.update(line)
-                file.write(line)
-                counts[outcome.verdict.value] += 1
-        workspace.put_file(outcomes_path(root, batch, digest.hexdigest()), local)
-    return Reconciled(digest.hexdigest(), batch.judge or "by_hand", counts, batch.usage, batch.files)
+    with outcomes_file(workspace, root, batch) as out:
+        for outcome in outcomes:
+            out.write(encode_line(outcome))
+            counts[outcome.verdict.value] += 1
+    return Reconciled(out.sha256, batch.judge or "by_hand", counts, batch.usage, batch.files)

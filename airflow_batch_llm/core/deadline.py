@@ -47,7 +47,7 @@ def batch_bound(tools: Tools, batch: Batch) -> float | None:
 
 async def give_up_unsent(tools: Tools, batch: Batch) -> None:
     """Count the rows of a batch that was not sent in time as expired, which charges them nothing."""
-    with outcomes_file(tools, batch) as out:
+    with outcomes_file(tools.workspace, tools.root, batch) as out:
         for request in iter_requests(tools.workspace, tools.root, batch):
             out.write(
                 encode_line(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_batch_llm.core.model import Batch, BatchError, RemoteBatch, RemoteStatus
+from airflow_batch_llm.core.model import MACHINE, Batch, BatchError, RemoteBatch, RemoteStatus
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
 
 #: Codes (lower case) of a queue that is full: a later try of the same batch can pass. Not ``too_many_tasks``:
@@ -63,7 +63,7 @@ def ending_of(batch: Batch, remote: RemoteBatch) -> Ending:
     if remote.status is RemoteStatus.EXPIRED:
         return Ending(Verdict.EXPIRED, "batch_expired", {})
     if remote.status is RemoteStatus.CANCELLED:
-        if batch.cancel_asked_by == "machine":
+        if batch.cancel_asked_by == MACHINE:
             return Ending(Verdict.CANCELLED, "batch_cancelled", {})
         code = "cancelled_elsewhere" if batch.cancel_asked_by is None else "cancelled_by_hand"
         return Ending(Verdict.CANCELLED, code, {}, Disposition.HALT, "BLLM-032")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from airflow_batch_llm.core.deadline import batch_bound
-from airflow_batch_llm.core.model import Batch, BatchState, Hold, HoldOrigin, Job
+from airflow_batch_llm.core.model import MACHINE, Batch, BatchState, Hold, HoldOrigin, Job
 from airflow_batch_llm.core.spec import Later, Settings
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Verdict
@@ -24,7 +24,6 @@ from airflow_batch_llm.exceptions import (
 )
 
 HELD = "connection_held"
-MACHINE = "machine"
 #: Verdicts of rows that the account's state had no part in, as no row came back.
 _NO_EVIDENCE = frozenset({Verdict.ACCOUNT, Verdict.MISSING, Verdict.EXPIRED, Verdict.CANCELLED})
 _ACCEPTED = frozenset({BatchState.SUBMITTED, BatchState.ENDED, BatchState.RECONCILED})

@@ -18,7 +18,7 @@ from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_reques
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.model import Attempt, Batch, Job, Outcome, RequestTemplate, Row, Usage
 from airflow_batch_llm.core.policy import attempts_used
-from airflow_batch_llm.core.ports import Reconciled
+from airflow_batch_llm.core.ports import Reconciled, Workspace
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import STANDING, WORDED, Disposition, Verdict
 
@@ -104,7 +104,7 @@ def judge_batch(
     good = halts = 0
     totals = [0, 0, 0, 0, 0]
     lines: list[bytes] = []
-    with outcomes_file(tools, batch) as out:
+    with outcomes_file(tools.workspace, tools.root, batch) as out:
         for line, slot in enumerate(slots, start=1):
             stands = before[line - 1] if before else None
             promoted = slot.verdict is Verdict.OK and stands is not None and stands.verdict is not Verdict.OK
@@ -147,7 +147,7 @@ class _OutcomesFile:
 
 
 @contextmanager
-def outcomes_file(tools: Tools, batch: Batch) -> Iterator[_OutcomesFile]:
+def outcomes_file(workspace: Workspace, root: str, batch: Batch) -> Iterator[_OutcomesFile]:
     """Write a file of outcomes whose name holds its digest.
 
     Two processes may judge a batch at once, each its own way (other judge, other revision): neither
@@ -158,7 +158,7 @@ def outcomes_file(tools: Tools, batch: Batch) -> Iterator[_OutcomesFile]:
         with local.open("wb", buffering=1 << 20) as file:
             out = _OutcomesFile(file)
             yield out
-        tools.workspace.put_file(outcomes_path(tools.root, batch, out.sha256), local)
+        workspace.put_file(outcomes_path(root, batch, out.sha256), local)
 
 
 def _read_rows(

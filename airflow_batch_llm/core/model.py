@@ -49,6 +49,10 @@ class JobKey:
         return (self.namespace, self.dag_id, self.run_id, self.task_id, self.map_index)
 
 
+#: The actor of what nobody asked for.
+MACHINE = "machine"
+
+
 class JobState(StrEnum):
     """``staging`` until a plan is pinned, then ``running``, ``halted`` (a person) or ``settled``."""
 

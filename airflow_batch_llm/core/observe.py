@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_batch_llm.core.deadline import batch_bound, is_late, leaves_all_as_it_is
-from airflow_batch_llm.core.model import Batch, BatchKind, Job, RemoteStatus
+from airflow_batch_llm.core.model import MACHINE, Batch, BatchKind, Job, RemoteStatus
 from airflow_batch_llm.core.submit import ask_to_cancel
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.exceptions import NotFound
@@ -27,7 +27,7 @@ async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
     overdue = _overdue(tools, job, batch)
     if overdue and batch.cancel_asked_at is None:
         log.warning("batch %s: %s; asking the provider to cancel it", batch.batch_id, overdue)
-        noted = tools.ledger.ask_cancel(batch, actor="machine", reason=overdue)
+        noted = tools.ledger.ask_cancel(batch, actor=MACHINE, reason=overdue)
         tools.fault("observe.before_cancel")
         batch = noted if noted is not None else batch
     if batch.cancel_asked_at is not None and remote.status in _CAN_BE_CANCELLED:

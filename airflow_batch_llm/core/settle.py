@@ -19,6 +19,7 @@ from airflow_batch_llm.core.files import (
     rows_path,
 )
 from airflow_batch_llm.core.model import (
+    MACHINE,
     Batch,
     BatchKind,
     BatchState,
@@ -38,7 +39,6 @@ from airflow_batch_llm.exceptions import AccountingError, WorkspaceError
 
 #: Stands for "refused when staged" where a batch number is expected.
 REFUSED = -2
-MACHINE = "machine"
 
 
 class Fate(IntEnum):

@@ -130,15 +130,7 @@ class BatchTransitions(LedgerBase):
 
     def mark_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
         """``submitting -> submitted`` where the attempt is still ours."""
-        values = {
-            "state": BatchState.SUBMITTED.value,
-            "lease_until": None,
-            "first_look_at": None,
-            "not_before": None,
-            "provider_batch_id": remote.id,
-            "provider_status": remote.status.value,
-            "submitted_at": clock(),
-        }
+        values = _submitted_values(remote)
         return self._move_batch(
             batch, BatchState.SUBMITTING, values, "submitted", reason=f"provider batch {remote.id}"
         )
@@ -252,15 +244,7 @@ class BatchTransitions(LedgerBase):
 
         None as well where another batch, of whatever job, has this id.
         """
-        values = {
-            "state": BatchState.SUBMITTED.value,
-            "lease_until": None,
-            "first_look_at": None,
-            "not_before": None,
-            "provider_batch_id": remote.id,
-            "provider_status": remote.status.value,
-            "submitted_at": clock(),
-        }
+        values = _submitted_values(remote)
         if batch.state not in _CAN_BE_ADOPTED:
             return None
         t = batch_table.c
@@ -352,6 +336,19 @@ class BatchTransitions(LedgerBase):
                 connection, batch.job_id, action, batch_id=batch.batch_id, actor=actor, reason=reason
             )
             return _existing_batch(connection, batch.batch_id)
+
+
+def _submitted_values(remote: RemoteBatch) -> dict[str, Any]:
+    """Return the columns of a batch that the provider has taken."""
+    return {
+        "state": BatchState.SUBMITTED.value,
+        "lease_until": None,
+        "first_look_at": None,
+        "not_before": None,
+        "provider_batch_id": remote.id,
+        "provider_status": remote.status.value,
+        "submitted_at": clock(),
+    }
 
 
 def _keep_job_still(connection: Connection, job_id: str) -> int | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import get_args
 
+from airflow_batch_llm.server.scenario import RowFault
 from tests.chaos.breakage import OWN_POINTS
 from tests.chaos.plans import DISK_BROKEN, DISK_FULL, KILL, RESET_UPLOAD, SUSPEND, SUSPEND_BRIEFLY, At, Plan
 from tests.integration.engine.kills import fault_points
@@ -18,21 +20,7 @@ LEASED_POINTS = ("submit.after_intent", "submit.before_create")
 _OFTEN = {"ledger": 24, "request": 16, "workspace": 14, "sink": 1}
 _CALLS = ("create", "upload", "retrieve", "list", "cancel", "download")
 _CALL_FAULTS = ("lost_reply", "dropped", "timeout", "error")
-_ROW_FAULTS = (
-    "server_error",
-    "rate_limited",
-    "insufficient_quota",
-    "bad_request",
-    "context_length_exceeded",
-    "request_timeout",
-    "missing",
-    "error_in_200",
-    "truncated",
-    "content_filter",
-    "refusal",
-    "empty",
-    "invalid_json",
-)
+_ROW_FAULTS: tuple[str, ...] = get_args(RowFault)
 _ODD_CALLS: dict[str, dict[str, object]] = {
     "create 429": {"on": "create", "fault": "error", "status": 429, "retry_after": 0.1},
     "create 401": {"on": "create", "fault": "error", "status": 401},
