@@ -77,6 +77,12 @@ class EmptySourceError(InputError):
     code = "BLLM-014"
 
 
+class TooFewRows(InputError):
+    """The source returned fewer rows than ``min_rows``: what fills it is likely broken."""
+
+    code = "BLLM-018"
+
+
 class DatabaseUnavailable(BatchLLMError):
     """The database of a source or a sink does not answer. Try again later."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -23,6 +24,8 @@ class Draft:
     :param key: the source's key columns, for the sink.
     :param model: the model a ready-made request names, "" otherwise.
     :param fault: verdict and short code of a row that cannot be sent; it dies, the others go on.
+    :param carry: source columns that stand beside the answer, as JSON types.
+    :param sample: which of several answers to the same row this asks for, from 1; 0 where there is one.
     """
 
     line: int
@@ -32,6 +35,8 @@ class Draft:
     key: dict[str, Any] = field(default_factory=dict)
     model: str = ""
     fault: tuple[Verdict, str] | None = None
+    carry: dict[str, Any] = field(default_factory=dict)
+    sample: int = 0
 
 
 class Answer(msgspec.Struct, omit_defaults=True):
@@ -39,7 +44,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
 
     ``output`` is the validated object of a structured job, else the text (or the protocol's non-text
     answer); ``usage`` counts tokens: input, output, cached, cache_write, reasoning. ``origin`` is
-    ``paid`` (later also ``reused``, ``duplicate``).
+    ``paid``, ``reused`` (bought by an earlier job) or ``duplicate`` (answered for an identical request).
     """
 
     custom_id: str
@@ -51,6 +56,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
     round: int
     origin: str = "paid"
     key: dict[str, Any] = {}
+    carry: dict[str, Any] = {}
 
 
 class AnswerMismatch(ValueError):
@@ -91,18 +97,35 @@ class AnswerSchema(Protocol):
 class LandingInfo:
     """What a sink may write beside the answers.
 
-    ``created_at``: when the job was created, seconds since the epoch; of two jobs that answer the same key
-    the later one stands.
+    :param created_at: when the job was created, seconds since the epoch; of two jobs that answer the same
+        key the later one stands.
+    :param final: False while rows of the revision are still pending (after a round, or in a halted job).
+    :param rows: rows of the revision.
+    :param answered: those that have an answer.
+    :param dead: those that have failed for good.
     """
 
     key: JobKey
     job_id: str
     revision: int
     created_at: float = 0.0
+    final: bool = True
+    rows: int = 0
+    answered: int = 0
+    dead: int = 0
 
 
 class ResolvedSink(Protocol):
-    """Where answers go. Landing the same answers twice changes nothing."""
+    """Where answers go. Landing the same answers twice changes nothing.
+
+    ``each_round``: answers land after every round, not only when the job settles. ``deletes_withdrawn``:
+    rows that left the source are taken out again.
+    """
+
+    @property
+    def each_round(self) -> bool: ...
+    @property
+    def deletes_withdrawn(self) -> bool: ...
 
     def check(self) -> None:
         """Fail early, before money is spent. :raises SinkError: the table or a column is missing."""
@@ -110,4 +133,33 @@ class ResolvedSink(Protocol):
 
     def land(self, answers: Iterable[Answer], info: LandingInfo) -> int:
         """Write the answers (streamed) and return how many rows were written."""
+        ...
+
+    def withdraw(self, members: Callable[[Sequence[str]], set[str]], info: LandingInfo) -> int:
+        """Delete what this job landed for rows that are no longer in the revision; returns how many.
+
+        :param members: says which of some custom_ids are in the revision.
+        """
+        ...
+
+
+class ResultsWriter(Protocol):
+    """A results file on its way."""
+
+    def write(self, answer: Answer) -> None: ...
+    def close(self) -> None:
+        """Finish the file."""
+        ...
+
+
+class ResultsFormat(Protocol):
+    """A further form in which answers are published, beside JSON lines: one more file for each part.
+
+    ``suffix`` ends the file's name (``.parquet``).
+    """
+
+    @property
+    def suffix(self) -> str: ...
+    def open(self, local: Path) -> ResultsWriter:
+        """Begin a local file."""
         ...

@@ -135,6 +135,9 @@ class Engine:
         """Plan a further round with what is sent again; says whether there is more to do."""
         if await self._seek_unrecorded(job, given_up=True):
             return True
+        sink = self.tools.spec.sink
+        if sink is not None and sink.each_round and has_leftovers(self.tools, job, template):
+            settle(self.tools, job, template, final=False)
         return plan_next_round(self.tools, job, template) is not None
 
     def _unread(self, job: Job) -> bool:

@@ -27,6 +27,8 @@ class Member(msgspec.Struct, omit_defaults=True):
     custom_id: str
     wire_id: str
     row: Any = None
+    key: dict[str, Any] = {}
+    carry: dict[str, Any] = {}
 
 
 class Refusal(msgspec.Struct, omit_defaults=True):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_batch_llm.core.drafts import AnswerMismatch, AnswerSchema
-from airflow_batch_llm.core.model import Row
+from airflow_batch_llm.core.model import Asked, Row
 from airflow_batch_llm.core.verdicts import Verdict
 
 
@@ -25,8 +25,11 @@ class Judge:
         """What decides: changes when the schema does."""
         return self.schema.fingerprint if self.schema is not None else "text"
 
-    def check(self, row: Row) -> tuple[Verdict, str, str]:
-        """Return verdict, code and message of a decoded row."""
+    def check(self, row: Row, asked: Asked | None = None) -> tuple[Verdict, str, str]:
+        """Return verdict, code and message of a decoded row.
+
+        :param asked: whose answer it has to be.
+        """
         if row.verdict is not Verdict.OK or self.schema is None:
             return row.verdict, row.code, row.message
         if row.text is None:

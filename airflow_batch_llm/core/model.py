@@ -149,7 +149,8 @@ class Request(msgspec.Struct, omit_defaults=True):
     """One line of ``requests.jsonl``.
 
     ``body`` is caller-level JSON before translation (for a chat job ``{"messages": [...]}``; for a
-    native body the provider's own body). ``key`` holds the source's key columns for the sink.
+    native body the provider's own body). ``key`` holds the source's key columns for the sink, ``carry``
+    the columns that are carried into the results.
     """
 
     custom_id: str
@@ -157,6 +158,19 @@ class Request(msgspec.Struct, omit_defaults=True):
     body: msgspec.Raw
     key: dict[str, Any] = {}
     history: tuple[Attempt, ...] = ()
+    carry: dict[str, Any] = {}
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """What an answer is checked against beside its form: whose answer it has to be."""
+
+    custom_id: str
+    key: dict[str, Any] = {}
+    carry: dict[str, Any] = {}
+
+    def row(self) -> dict[str, Any]:
+        """Return key and carried columns as one mapping."""
+        return {**self.carry, **self.key}
 
 
 class Outcome(msgspec.Struct, omit_defaults=True):

@@ -16,7 +16,7 @@ from airflow_batch_llm.core.drafts import Answer
 from airflow_batch_llm.core.files import encode_line, iter_requests, results_path
 from airflow_batch_llm.core.jsonl import iter_lines, loads, read_chunks
 from airflow_batch_llm.core.judging import iter_raw_rows, row_digest
-from airflow_batch_llm.core.model import Batch, Job, Row, Usage
+from airflow_batch_llm.core.model import Asked, Batch, Job, Row, Usage
 from airflow_batch_llm.core.ports import RowIndex, Workspace
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.core.verdicts import Verdict
@@ -55,7 +55,8 @@ def publish(tools: Tools, job: Job, batches: list[Batch], index: RowIndex, *, an
             for line, used in _answer_lines(tools, batch, wires):
                 out.write(line)
                 usage = usage + used
-        parts.append({"path": path, "rows": len(wires), "bytes": out.size, "sha256": out.sha256})
+        part = {"path": path, "rows": len(wires), "bytes": out.size, "sha256": out.sha256}
+        parts.append(part | {"forms": _further_forms(tools, folder, part)})
         counts["answered_round_0" if batch.round == 0 else "answered_later"] += len(wires)
     rows = sum(part["rows"] for part in parts)
     manifest = {
@@ -70,8 +71,33 @@ def publish(tools: Tools, job: Job, batches: list[Batch], index: RowIndex, *, an
     tools.fault("publish.before_manifest")
     tools.workspace.put(f"{folder}/{MANIFEST}", msgspec.json.format(msgspec.json.encode(manifest)))
     for part in before.get("parts", []):
-        tools.workspace.delete_tree(f"{folder}/{part['path']}")
+        for file in (part, *part.get("forms", ())):
+            tools.workspace.delete_tree(f"{folder}/{file['path']}")
     return Published(rows, dict(counts))
+
+
+def _further_forms(tools: Tools, folder: str, part: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Write a part in the other forms that were asked for; returns what the manifest says of each."""
+    forms = []
+    for form in tools.spec.results_formats:
+        path = part["path"].removesuffix(".jsonl") + form.suffix
+        with tempfile.TemporaryDirectory(prefix="batch-llm-results-") as local_folder:
+            local = Path(local_folder) / "part"
+            writer = form.open(local)
+            try:
+                for answer in _read_part(tools, folder, part):
+                    writer.write(answer)
+            finally:
+                writer.close()
+            info = tools.workspace.put_file(f"{folder}/{path}", local)
+        forms.append({"path": path, "bytes": info.size, "sha256": info.sha256})
+    return forms
+
+
+def _read_part(tools: Tools, folder: str, part: Mapping[str, Any]) -> Iterator[Answer]:
+    with tools.workspace.open_checked(f"{folder}/{part['path']}", part["bytes"], part["sha256"]) as file:
+        for _, line in iter_lines(read_chunks(file)):
+            yield _answers.decode(line)
 
 
 def read_manifest(workspace: Workspace, folder: str) -> dict[str, Any]:
@@ -91,9 +117,7 @@ def read_answers(tools: Tools, job: Job) -> Iterator[Answer]:
     if not manifest:
         raise WorkspaceError(f"job {job.job_id} has no results in {tools.workspace.url(folder)}")
     for part in manifest["parts"]:
-        with tools.workspace.open_checked(f"{folder}/{part['path']}", part["bytes"], part["sha256"]) as file:
-            for _, line in iter_lines(read_chunks(file)):
-                yield _answers.decode(line)
+        yield from _read_part(tools, folder, part)
 
 
 def _answer_lines(tools: Tools, batch: Batch, wires: set[str]) -> Iterator[tuple[bytes, Usage]]:
@@ -103,7 +127,7 @@ def _answer_lines(tools: Tools, batch: Batch, wires: set[str]) -> Iterator[tuple
     read in request order, so that memory holds places and not answers.
     """
     asked = {
-        r.wire_id: (r.custom_id, r.key)
+        r.wire_id: Asked(r.custom_id, r.key, r.carry)
         for r in iter_requests(tools.workspace, tools.root, batch)
         if r.wire_id in wires
     }
@@ -128,9 +152,7 @@ def _answer_lines(tools: Tools, batch: Batch, wires: set[str]) -> Iterator[tuple
                 yield spool.read(size), used
 
 
-def _chosen(
-    tools: Tools, batch: Batch, asked: Mapping[str, tuple[str, dict[str, Any]]]
-) -> Iterator[tuple[Row, bytes]]:
+def _chosen(tools: Tools, batch: Batch, asked: Mapping[str, Asked]) -> Iterator[tuple[Row, bytes]]:
     """Yield the answers of a batch with their lines; where one request has several, the one that stands last.
 
     What today's judge calls an answer stands before what it does not, and then the one that was judged:
@@ -143,9 +165,9 @@ def _chosen(
             repeated[row.wire_id] = None
         else:
             seen.add(row.wire_id)
-            yield row, _answer_line(tools, batch, row, *asked[row.wire_id])[0]
+            yield row, _answer_line(tools, batch, row, asked[row.wire_id])[0]
     for row in _answered(tools, batch, repeated) if repeated else ():
-        line, judged = _answer_line(tools, batch, row, *asked[row.wire_id])
+        line, judged = _answer_line(tools, batch, row, asked[row.wire_id])
         place, best = (not judged, row_digest(row)), repeated[row.wire_id]
         if best is None or place < best:
             repeated[row.wire_id] = place
@@ -158,9 +180,7 @@ def _answered(tools: Tools, batch: Batch, wires: Collection[str]) -> Iterator[Ro
             yield row
 
 
-def _answer_line(
-    tools: Tools, batch: Batch, row: Row, custom_id: str, key: dict[str, Any]
-) -> tuple[bytes, bool]:
+def _answer_line(tools: Tools, batch: Batch, row: Row, asked: Asked) -> tuple[bytes, bool]:
     """Encode an answer; says whether today's judge calls it one.
 
     A row that landed under an earlier judge stays answered, as plain JSON or text.
@@ -170,14 +190,15 @@ def _answer_line(
     except ValueError:
         output, judged = _plain_output(row), False
     answer = Answer(
-        custom_id=custom_id,
+        custom_id=asked.custom_id,
         wire_id=row.wire_id,
         output=output,
         model=row.model or batch.model,
         usage=_usage_dict(row.usage),
         finish_reason=row.finish_reason,
         round=batch.round,
-        key=key,
+        key=asked.key,
+        carry=asked.carry,
     )
     return encode_line(answer), judged
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from enum import IntEnum
 
-from airflow_batch_llm.core.drafts import LandingInfo
+from airflow_batch_llm.core.drafts import LandingInfo, ResolvedSink
 from airflow_batch_llm.core.files import (
     iter_member_ids,
     iter_outcomes,
@@ -25,6 +25,7 @@ from airflow_batch_llm.core.model import (
     BatchState,
     DeadLetter,
     Job,
+    JobState,
     LetterState,
     Outcome,
     RequestTemplate,
@@ -61,7 +62,8 @@ def settle(
 ) -> Job:
     """Account for every row; publish what is answered; write dead letters; close the job.
 
-    :param final: False for a halted job: what is paid lands, the rest stays pending, nothing is closed.
+    :param final: False for a halted job, or after a round: what is paid lands, the rest stays pending,
+        nothing is closed.
     :param actor: who decided that rows without an answer are dead; stands in the new letters.
     :param reason: why.
     :raises AccountingError: the sums over the rows do not agree; nothing was published.
@@ -84,8 +86,10 @@ def settle(
             )
     if tools.spec.sink is not None:
         tools.fault("settle.before_sink")
-        info = LandingInfo(job.key, job.job_id, job.revision, job.created_at)
-        counts["landed"] = tools.spec.sink.land(read_answers(tools, job), info)
+        counts["landed"] = _land(tools, job, tools.spec.sink, counts, final=final)
+    if not final and job.state is not JobState.HALTED:
+        log.info("job %s: %d answers of %d rows are out", job.job_id, counts["answered"], counts["rows"])
+        return tools.reload(job)
     if not final:
         log.info(
             "job %s is halted: %d of %d rows answered and published, %d dead, %d pending",
@@ -101,6 +105,32 @@ def settle(
     for folder in litter:
         tools.workspace.delete_tree(folder)
     return settled
+
+
+def _land(tools: Tools, job: Job, sink: ResolvedSink, counts: Mapping[str, int], *, final: bool) -> int:
+    """Hand the published answers to the sink; take out what left the source where that is asked for."""
+    info = LandingInfo(
+        job.key,
+        job.job_id,
+        job.revision,
+        job.created_at,
+        final=final,
+        rows=counts["rows"],
+        answered=counts["answered"],
+        dead=counts["dead"],
+    )
+    landed = sink.land(read_answers(tools, job), info)
+    if final and sink.deletes_withdrawn and job.revision > 1:
+        with tools.new_index() as members:
+            if job.plan_id is not None:
+                for chunk in chunks(iter_member_ids(tools.workspace, tools.root, job.plan_id)):
+                    members.insert([(custom_id, 0, 0) for custom_id, _ in chunk])
+            gone = sink.withdraw(
+                lambda ids: {custom_id for custom_id in ids if members.get(custom_id) is not None}, info
+            )
+        if gone:
+            log.info("job %s: %d rows that left the source were taken out", job.job_id, gone)
+    return landed
 
 
 def _unpinned_plans(tools: Tools, job: Job, batches: list[Batch]) -> list[str]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
-from airflow_batch_llm.core.drafts import Draft, ResolvedSink
+from airflow_batch_llm.core.drafts import Draft, ResolvedSink, ResultsFormat
 from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import Job, JobKey, RequestTemplate
 from airflow_batch_llm.core.policy import RowRetry
+from airflow_batch_llm.core.reuse import Reuse
 
 
 class Rerun(StrEnum):
@@ -87,6 +88,8 @@ class StageOrder:
     :param owner: the submitting task's id; where two share a ``job_key``, the second is refused.
     :param known_tasks: the DAG's tasks: an owner that is not among them was renamed or removed.
     :param job_timeout: seconds from the start of the revision, None for no bound.
+    :param min_rows: fewer rows than this are refused before anything is sent.
+    :param reuse: which answers are taken in place of sending a request; None for none.
     :param describe: what ``job.json`` says beside the template (JSON types, no secrets).
     :param remember: what else the job has seen once it has seen ``mark``.
     """
@@ -101,6 +104,8 @@ class StageOrder:
     rerun: Rerun = Rerun.MISSING
     on_empty: OnEmpty = OnEmpty.SKIP
     job_timeout: float | None = None
+    min_rows: int = 0
+    reuse: Reuse | None = None
     describe: Mapping[str, Any] = field(default_factory=dict)
     remember: Mapping[str, Any] = field(default_factory=dict)
 
@@ -110,6 +115,7 @@ class JobSpec:
     """What every task of a job brings along.
 
     :param on_deadline: what is done once the job's time is over.
+    :param results_formats: forms in which answers are published beside JSON lines.
     """
 
     key: JobKey
@@ -118,6 +124,7 @@ class JobSpec:
     judge: Judge = Judge()
     sink: ResolvedSink | None = None
     on_deadline: OnDeadline = OnDeadline.COLLECT
+    results_formats: tuple[ResultsFormat, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from airflow_batch_llm.core.shards import ShardWriter, TooLarge
 from airflow_batch_llm.core.spec import OnEmpty, StageOrder
 from airflow_batch_llm.core.tools import Tools, chunks, log
 from airflow_batch_llm.core.verdicts import Verdict
-from airflow_batch_llm.exceptions import CustomIdError, EmptySourceError, Refused
+from airflow_batch_llm.exceptions import CustomIdError, EmptySourceError, Refused, TooFewRows
 
 _MAX_COMPLAINTS = 20
 _member_encoder = msgspec.json.Encoder(enc_hook=str)
@@ -45,6 +45,7 @@ def stage(tools: Tools, order: StageOrder, job: Job) -> Job:
 
     :raises CustomIdError: ids that are missing, empty, repeated or not strings (with line numbers).
     :raises EmptySourceError: no row and ``on_empty="fail"``.
+    :raises TooFewRows: fewer rows than ``min_rows``, but not none.
     """
     plan_id = secrets.token_hex(8)
     try:
@@ -106,6 +107,11 @@ class _Staging:
             batches = shards.plans()
         if self._counts["rows"] == 0 and order.on_empty is OnEmpty.FAIL:
             raise EmptySourceError("the source returned no row, and on_empty is 'fail'")
+        if 0 < self._counts["rows"] < order.min_rows:
+            raise TooFewRows(
+                f"the source returned {self._counts['rows']} rows, and min_rows is {order.min_rows}; nothing "
+                "was sent"
+            )
         self._counts["batches"] = len(batches)
         plan = Plan(self._plan_id, self._digest.hexdigest(), batches, dict(self._counts))
         tools.fault("stage.before_describe")
@@ -180,7 +186,9 @@ class _Staging:
         if fault is None and prior is not None:
             known, history = must_send(prior, wire_id, self._order.rerun)
         if fault is None and known is None:
-            request = Request(draft.custom_id, wire_id, msgspec.Raw(body), _plain_key(draft.key), history)
+            request = Request(
+                draft.custom_id, wire_id, msgspec.Raw(body), _plain_key(draft.key), history, draft.carry
+            )
             try:
                 shards.add(request, model=model)
             except TooLarge:

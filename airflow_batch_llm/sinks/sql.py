@@ -101,6 +101,9 @@ class SqlSink(Declared):
 class SqlTableSink:
     """A table that answers are landed in (:class:`~airflow_batch_llm.core.drafts.ResolvedSink`)."""
 
+    each_round = False
+    deletes_withdrawn = False
+
     def __init__(self, conn_id: str, table: str, layout: Layout, create: bool) -> None:
         self._conn_id, self._table_name = conn_id, table
         self._layout = layout

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_batch_llm.core.drafts import Draft
@@ -23,6 +24,20 @@ MAX_DEPTH = 200
 
 _HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 _JSON_SCALARS = frozenset({int, float, bool, type(None)})
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """What a task asks of the rows of any source.
+
+    :param carry: columns that stand beside the answers.
+    :param samples: answers asked for each row; from 2 on ``sample`` (1, 2 …) is a further key column.
+    :param redact: changes a row before anything of it is rendered or kept.
+    """
+
+    carry: tuple[str, ...] = ()
+    samples: int = 1
+    redact: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
 
 class ResolvedSource(Protocol):

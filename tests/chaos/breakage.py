@@ -183,6 +183,9 @@ class ChaosSink:
     :param path: SQLite file.
     """
 
+    each_round = False
+    deletes_withdrawn = False
+
     def __init__(self, path: Path, fault: Fault) -> None:
         self._table, self._fault = LandingTable(path), fault
 

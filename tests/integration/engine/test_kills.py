@@ -34,6 +34,9 @@ ELSEWHERE = {
 class Sink:
     """Lands nowhere, but reads all answers."""
 
+    each_round = False
+    deletes_withdrawn = False
+
     def check(self) -> None: ...
 
     def land(self, answers: Iterable[Answer], info: LandingInfo) -> int:
