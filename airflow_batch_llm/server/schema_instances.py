@@ -1,5 +1,7 @@
 """Instances that are valid under a JSON schema, always the same for the same text.
 
+A scalar property takes the value that a line of the text states by its name (``Total: 12.50``).
+
 Handled: object, array, string, number, integer, boolean, null, type lists, enum, const, anyOf, oneOf,
 allOf (merged), local ``$ref``, required, min/max of numbers, lengths and counts, multipleOf,
 uniqueItems, and the formats date, date-time, time, email, uri and uuid. ``pattern`` is not.
@@ -13,11 +15,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_batch_llm.server.labelled_values import labelled
 from airflow_batch_llm.server.word_match import best_option
 
 #: Below this depth optional parts are left out, so that recursive schemas end.
 _DEEP = 6
 _TOO_DEEP = 40
+#: Kinds whose value a line of the text may state by name.
+_LABELLED = frozenset({"string", "integer", "number", "boolean"})
 _FORMATS = {
     "date": "2026-01-15",
     "date-time": "2026-01-15T09:30:00Z",
@@ -54,6 +59,11 @@ class _Maker:
         if schema.get("enum"):
             return self._option(schema["enum"], path)
         kind = self._kind(schema, depth)
+        if (
+            kind in _LABELLED
+            and (said := labelled(self._text, path.rpartition("/")[2], schema, kind)) is not None
+        ):
+            return said
         if kind == "object":
             return self._object(schema, path, depth)
         if kind == "array":
