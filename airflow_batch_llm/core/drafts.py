@@ -160,6 +160,10 @@ class ResultsFormat(Protocol):
 
     @property
     def suffix(self) -> str: ...
+    def fitted(self, answers: Iterable[Answer]) -> ResultsFormat:
+        """Return the form for a publication that holds these answers: all its files have the same columns."""
+        ...
+
     def open(self, local: Path) -> ResultsWriter:
         """Begin a local file."""
         ...

@@ -55,9 +55,9 @@ def publish(tools: Tools, job: Job, batches: list[Batch], index: RowIndex, *, an
             for line, used in _answer_lines(tools, batch, wires):
                 out.write(line)
                 usage = usage + used
-        part = {"path": path, "rows": len(wires), "bytes": out.size, "sha256": out.sha256}
-        parts.append(part | {"forms": _further_forms(tools, folder, part)})
+        parts.append({"path": path, "rows": len(wires), "bytes": out.size, "sha256": out.sha256})
         counts["answered_round_0" if batch.round == 0 else "answered_later"] += len(wires)
+    _add_further_forms(tools, folder, parts)
     rows = sum(part["rows"] for part in parts)
     manifest = {
         "version": 1,
@@ -76,22 +76,22 @@ def publish(tools: Tools, job: Job, batches: list[Batch], index: RowIndex, *, an
     return Published(rows, dict(counts))
 
 
-def _further_forms(tools: Tools, folder: str, part: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Write a part in the other forms that were asked for; returns what the manifest says of each."""
-    forms = []
+def _add_further_forms(tools: Tools, folder: str, parts: list[dict[str, Any]]) -> None:
+    """Write the parts in the other forms that were asked for, and note them with each part."""
     for form in tools.spec.results_formats:
-        path = part["path"].removesuffix(".jsonl") + form.suffix
-        with tempfile.TemporaryDirectory(prefix="batch-llm-results-") as local_folder:
-            local = Path(local_folder) / "part"
-            writer = form.open(local)
-            try:
-                for answer in _read_part(tools, folder, part):
-                    writer.write(answer)
-            finally:
-                writer.close()
-            info = tools.workspace.put_file(f"{folder}/{path}", local)
-        forms.append({"path": path, "bytes": info.size, "sha256": info.sha256})
-    return forms
+        fitted = form.fitted(answer for part in parts for answer in _read_part(tools, folder, part))
+        for part in parts:
+            path = part["path"].removesuffix(".jsonl") + form.suffix
+            with tempfile.TemporaryDirectory(prefix="batch-llm-results-") as local_folder:
+                local = Path(local_folder) / "part"
+                writer = fitted.open(local)
+                try:
+                    for answer in _read_part(tools, folder, part):
+                        writer.write(answer)
+                finally:
+                    writer.close()
+                info = tools.workspace.put_file(f"{folder}/{path}", local)
+            part.setdefault("forms", []).append({"path": path, "bytes": info.size, "sha256": info.sha256})
 
 
 def _read_part(tools: Tools, folder: str, part: Mapping[str, Any]) -> Iterator[Answer]:

@@ -98,7 +98,7 @@ def layout(
     :param columns: which properties to write; a mapping also renames them. None for all.
     :raises SinkError: a property is not in the schema, or two values go to the same column.
     """
-    properties = _object_properties(schema)
+    properties = object_properties(schema)
     known: Mapping[str, str] = {OUTPUT: "text"} if properties is None else properties
     outputs = {name: name for name in known} if columns is None else _as_mapping(columns)
     unknown = sorted(set(outputs) - set(known))
@@ -142,7 +142,7 @@ def _as_mapping(columns: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     return dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
 
 
-def _object_properties(schema: AnswerSchema | None) -> dict[str, str] | None:
+def object_properties(schema: AnswerSchema | None) -> dict[str, str] | None:
     """Return property -> kind of answers that are objects; None where answers are not taken apart."""
     if schema is None:
         return None

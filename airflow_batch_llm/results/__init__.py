@@ -1,0 +1,1 @@
+"""Answers after the job: read by programs, published as Parquet."""
