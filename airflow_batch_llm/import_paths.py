@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 from airflow_batch_llm.exceptions import ConfigurationError
@@ -45,3 +48,75 @@ def path_of(value: Any) -> str:
     """Return ``module:qualified.name`` of a class or function, the same in every process."""
     module = _DAG_FILE_PREFIX.sub("", str(value.__module__))
     return f"{module}:{value.__qualname__}"
+
+
+def callable_path(value: Any, what: str) -> str:
+    """Return ``module:function`` of a function that a DAG file gives, itself or by that path.
+
+    Nothing is imported: a path is taken as it is.
+
+    :param what: how errors name the argument.
+    :raises ConfigurationError: it is neither, or a function that no import path leads to: a lambda, one
+        inside another function, an object that can be called, a partial.
+    """
+    if isinstance(value, str):
+        module, separator, name = value.partition(":")
+        if not separator or not module or not name:
+            raise ConfigurationError(
+                f"{what}: {value!r} is not an import path; write it as 'module:function'"
+            )
+        return value
+    if not callable(value) or isinstance(value, type):
+        raise ConfigurationError(f"{what} is a {type(value).__name__}; give a function or 'module:function'")
+    name = getattr(value, "__qualname__", "")
+    if not name or not getattr(value, "__module__", None):
+        raise ConfigurationError(
+            f"{what} is a {type(value).__name__}, which has no import path; give a function of a module"
+        )
+    if "<lambda>" in name or "<locals>" in name:
+        kind = "a lambda" if "<lambda>" in name else f"{name!r}, a function inside a function"
+        raise ConfigurationError(
+            f"{what} is {kind}: other processes cannot import it; define it at the top of a module"
+        )
+    return path_of(value)
+
+
+def load_callable(value: Any, what: str, *, arguments: int) -> Callable[..., Any]:
+    """Return the function that a DAG file gives, itself or by its import path.
+
+    :param what: how errors name the argument.
+    :param arguments: how many arguments it is called with.
+    :raises ConfigurationError: it has no import path (:func:`callable_path`), cannot be imported, is no
+        function, is a coroutine function, or does not take that many arguments.
+    """
+    path = callable_path(value, what)
+    found = value
+    if isinstance(value, str):
+        try:
+            found = load_path(path)
+        except ConfigurationError as e:
+            raise ConfigurationError(f"{what}: {e.args[0]}") from e
+        if not callable(found) or isinstance(found, type):
+            raise ConfigurationError(f"{what}: {path!r} is a {type(found).__name__}, not a function")
+    if inspect.iscoroutinefunction(found):
+        raise ConfigurationError(f"{what}: {path!r} is a coroutine function; give a plain one")
+    try:
+        inspect.signature(found).bind(*range(arguments))
+    except TypeError:
+        raise ConfigurationError(f"{what}: {path!r} does not take {arguments} arguments") from None
+    except ValueError:
+        pass  # a builtin without a signature
+    loaded: Callable[..., Any] = found
+    return loaded
+
+
+def code_digest(function: Callable[..., Any]) -> str:
+    """Digest what a function is called and how its source reads, as hexadecimal.
+
+    The same in every process; functions that it calls in turn are not part of it.
+    """
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        source = ""
+    return hashlib.sha256(f"{path_of(function)}\n{source}".encode()).hexdigest()

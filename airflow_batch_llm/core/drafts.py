@@ -92,6 +92,13 @@ class AnswerSchema(Protocol):
         """
         ...
 
+    def read(self, text: str) -> Any:
+        """Return an answer that :meth:`parse` has accepted, checked no further than reading it takes.
+
+        :raises ValueError: it cannot be read.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LandingInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 from collections import Counter
@@ -9,18 +10,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import add
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
 from airflow_batch_llm.core.endings import Ending
 from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests_as, outcomes_path
-from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
-from airflow_batch_llm.core.model import Attempt, Batch, Job, Outcome, RequestTemplate, Row, Usage
+from airflow_batch_llm.core.jsonl import dumps, iter_lines, read_chunks
+from airflow_batch_llm.core.model import Asked, Attempt, Batch, Job, Outcome, RequestTemplate, Row, Usage
 from airflow_batch_llm.core.policy import attempts_used
 from airflow_batch_llm.core.ports import Reconciled, Workspace
 from airflow_batch_llm.core.tools import Tools, log
-from airflow_batch_llm.core.verdicts import STANDING, WORDED, Disposition, Verdict
+from airflow_batch_llm.core.verdicts import (
+    ANSWER_FAULTS,
+    STANDING,
+    VALIDATOR_FAILED,
+    WORDED,
+    Disposition,
+    Verdict,
+)
 
 
 def rejudge_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> bool:
@@ -64,24 +72,70 @@ class _Slot(msgspec.Struct, gc=False):
     code: str = ""
     message: str = ""
     usage: Usage = Usage()
-    text: str = ""
+    words: tuple[int, int] | None = None
 
-    def note(self, row: Row, judged: tuple[Verdict, str, str]) -> None:
+    def asked(self) -> Asked | None:
+        """Return what was asked, where it was read."""
+        return None
+
+    def note(self, row: Row, judged: tuple[Verdict, str, str], words: _Words) -> None:
         """Take over what a row says."""
         self.verdict, self.code, self.message = judged
-        self.usage, self.text = row.usage, ""
+        self.usage, self.words = row.usage, None
         if self.verdict is Verdict.OK:
             self.message = ""
         elif self.verdict in WORDED:
-            self.text = (row.text or "")[:_TEXT_LIMIT]
+            self.words = words.keep(row)
+
+
+class _AskedSlot(_Slot, gc=False):
+    """A slot for judges that look at what was asked; only for them so much is kept of each request."""
+
+    key: dict[str, Any] = {}
+    carry: dict[str, Any] = {}
+
+    def asked(self) -> Asked:
+        """Return what was asked."""
+        return Asked(self.custom_id, self.key, self.carry)
+
+
+class _Words:
+    """What rows that did not land say, in a file: where every row of a batch is one, memory stays small."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._end = 0
+
+    def keep(self, row: Row) -> tuple[int, int] | None:
+        """Write down the first characters of what a row says; returns their place."""
+        text = row.text
+        if text is None and row.output is not None:
+            with contextlib.suppress(ValueError):
+                text = dumps(row.output).decode("utf-8")
+        data = (text or "")[:_TEXT_LIMIT].encode("utf-8", "replace")
+        if not data:
+            return None
+        self._file.seek(self._end)
+        self._file.write(data)
+        place = (self._end, len(data))
+        self._end += len(data)
+        return place
+
+    def read(self, place: tuple[int, int] | None) -> str:
+        """Return what was written down."""
+        if place is None:
+            return ""
+        self._file.seek(place[0])
+        return self._file.read(place[1]).decode("utf-8")
 
 
 _slots = msgspec.json.Decoder(_Slot)
+_asked_slots = msgspec.json.Decoder(_AskedSlot)
 #: Outcomes written at a time.
 _OUTCOMES = 1000
 #: Refused lines named in an event, and characters of each one's id.
 _LINES_TOLD, _ID_SHOWN = 5, 64
-#: Characters of a filtered or refused row's words that stand beside its outcome; all are in the raw files.
+#: Characters of a row's words that stand beside its outcome, where it did not land; all are in the raw files.
 _TEXT_LIMIT = 2000
 
 
@@ -96,10 +150,26 @@ def judge_batch(
     before: Sequence[Outcome] = (),
 ) -> tuple[Reconciled, int]:
     """Write the batch's outcomes; returns what goes into the ledger and how many rows halt the job."""
-    slots = list(iter_requests_as(_slots, tools.workspace, tools.root, batch))
-    _read_rows(tools, batch, files, {slot.wire_id: slot for slot in slots})
+    with tempfile.TemporaryFile(prefix="batch-llm-words-") as file:
+        return _judge(tools, job, batch, template, files, ending, before, _Words(cast("BinaryIO", file)))
+
+
+def _judge(
+    tools: Tools,
+    job: Job,
+    batch: Batch,
+    template: RequestTemplate,
+    files: Sequence[Mapping[str, Any]],
+    ending: Ending,
+    before: Sequence[Outcome],
+    words: _Words,
+) -> tuple[Reconciled, int]:
+    decoder: msgspec.json.Decoder[Any] = _asked_slots if tools.spec.judge.needs_asked else _slots
+    slots: list[_Slot] = list(iter_requests_as(decoder, tools.workspace, tools.root, batch))
+    _read_rows(tools, batch, files, {slot.wire_id: slot for slot in slots}, words)
     if ending.lines:
         _tell_refused_lines(tools, batch, slots, ending)
+    _tell_failed_validator(batch, slots)
     counts: Counter[str] = Counter()
     good = halts = 0
     totals = [0, 0, 0, 0, 0]
@@ -109,7 +179,7 @@ def judge_batch(
             stands = before[line - 1] if before else None
             promoted = slot.verdict is Verdict.OK and stands is not None and stands.verdict is not Verdict.OK
             if stands is None or promoted:
-                outcome = _outcome(tools, job, batch, template, slot, line, ending)
+                outcome = _outcome(tools, job, batch, template, slot, line, ending, words)
             else:
                 outcome = stands
             if outcome.verdict is Verdict.OK:
@@ -162,7 +232,11 @@ def outcomes_file(workspace: Workspace, root: str, batch: Batch) -> Iterator[_Ou
 
 
 def _read_rows(
-    tools: Tools, batch: Batch, files: Sequence[Mapping[str, Any]], slots: Mapping[str, _Slot]
+    tools: Tools,
+    batch: Batch,
+    files: Sequence[Mapping[str, Any]],
+    slots: Mapping[str, _Slot],
+    words: _Words,
 ) -> None:
     """Join the result rows to their requests; of several rows for one request the same one stands always."""
     foreign, repeats = 0, Counter[str]()
@@ -174,9 +248,9 @@ def _read_rows(
         elif slot.verdict is not None:
             repeats[row.wire_id] += 1
         else:
-            slot.note(row, check(row))
+            slot.note(row, check(row, slot.asked()), words)
     if repeats:
-        _choose_among(tools, batch, files, {wire_id: slots[wire_id] for wire_id in repeats})
+        _choose_among(tools, batch, files, {wire_id: slots[wire_id] for wire_id in repeats}, words)
     if foreign or repeats:
         repeated = repeats.total()
         log.warning("batch %s: %d foreign and %d repeated result rows", batch.batch_id, foreign, repeated)
@@ -200,8 +274,22 @@ def _tell_refused_lines(tools: Tools, batch: Batch, slots: Sequence[_Slot], endi
     tools.ledger.add_event(batch.job_id, "lines_refused", batch_id=batch.batch_id, reason=told)
 
 
+def _tell_failed_validator(batch: Batch, slots: Sequence[_Slot]) -> None:
+    """Log that the caller's validator failed, and where: by kind and line, which quote nothing."""
+    failed = [slot for slot in slots if slot.code == VALIDATOR_FAILED and slot.verdict in ANSWER_FAULTS]
+    if failed:
+        log.error(
+            "batch %s: %d answers could not be validated, the first of row %r: %s",
+            *(batch.batch_id, len(failed), failed[0].custom_id[:_ID_SHOWN], failed[0].message),
+        )
+
+
 def _choose_among(
-    tools: Tools, batch: Batch, files: Sequence[Mapping[str, Any]], slots: Mapping[str, _Slot]
+    tools: Tools,
+    batch: Batch,
+    files: Sequence[Mapping[str, Any]],
+    slots: Mapping[str, _Slot],
+    words: _Words,
 ) -> None:
     """Give requests with several rows the one that stands, by what the rows say and not by their order.
 
@@ -213,11 +301,11 @@ def _choose_among(
         slot = slots.get(row.wire_id)
         if slot is None:
             continue
-        judged = check(row)
+        judged = check(row, slot.asked())
         place = (STANDING[judged[0]], row_digest(row))
         if row.wire_id not in best or place < best[row.wire_id]:
             best[row.wire_id] = place
-            slot.note(row, judged)
+            slot.note(row, judged, words)
 
 
 def row_digest(row: Row) -> bytes:
@@ -233,6 +321,7 @@ def _outcome(
     slot: _Slot,
     line: int,
     ending: Ending,
+    words: _Words,
 ) -> Outcome:
     verdict, code, message, forced = slot.verdict, slot.code, slot.message, None
     used = slot.usage
@@ -270,5 +359,5 @@ def _outcome(
         usage=usage,
         message=message,
         exhausted=exhausted,
-        text=slot.text,
+        text=words.read(slot.words),
     )

@@ -10,6 +10,7 @@ from typing import Any
 from airflow_batch_llm.core.model import Attempt
 from airflow_batch_llm.core.verdicts import (
     ANSWER_FAULTS,
+    CODE_DISPOSITIONS,
     DEFAULT_DISPOSITIONS,
     ROW_FAULTS,
     Disposition,
@@ -109,7 +110,11 @@ class RowRetry:
         A code may come with any verdict. What no verdict of its kind can have becomes the nearest that
         it can: a truncated row is never sent again unchanged, a row at fault never free of charge.
         """
-        given = self.dispositions.get(CODE + code.lower()) or self.dispositions.get(verdict)
+        given = (
+            self.dispositions.get(CODE + code.lower())
+            or CODE_DISPOSITIONS.get((verdict, code))
+            or self.dispositions.get(verdict)
+        )
         wanted = Disposition(given) if given is not None else DEFAULT_DISPOSITIONS[verdict]
         if verdict is Verdict.TRUNCATED and wanted in (Disposition.RETRY, Disposition.RETRY_FREE):
             return Disposition.RETRY_CHANGED

@@ -165,10 +165,11 @@ def _chosen(tools: Tools, batch: Batch, asked: Mapping[str, Asked]) -> Iterator[
             repeated[row.wire_id] = None
         else:
             seen.add(row.wire_id)
-            yield row, _answer_line(tools, batch, row, asked[row.wire_id])[0]
+            yield row, _answer_line(tools, batch, row, asked[row.wire_id])
     for row in _answered(tools, batch, repeated) if repeated else ():
-        line, judged = _answer_line(tools, batch, row, asked[row.wire_id])
-        place, best = (not judged, row_digest(row)), repeated[row.wire_id]
+        line = _answer_line(tools, batch, row, asked[row.wire_id])
+        judged, _, _ = tools.spec.judge.check(row, asked[row.wire_id])
+        place, best = (judged is not Verdict.OK, row_digest(row)), repeated[row.wire_id]
         if best is None or place < best:
             repeated[row.wire_id] = place
             yield row, line
@@ -180,15 +181,12 @@ def _answered(tools: Tools, batch: Batch, wires: Collection[str]) -> Iterator[Ro
             yield row
 
 
-def _answer_line(tools: Tools, batch: Batch, row: Row, asked: Asked) -> tuple[bytes, bool]:
-    """Encode an answer; says whether today's judge calls it one.
-
-    A row that landed under an earlier judge stays answered, as plain JSON or text.
-    """
+def _answer_line(tools: Tools, batch: Batch, row: Row, asked: Asked) -> bytes:
+    """Encode an answer. One that landed under an earlier judge stays answered, as plain JSON or text."""
     try:
-        output, judged = tools.spec.judge.output(row), True
+        output = tools.spec.judge.output(row)
     except ValueError:
-        output, judged = _plain_output(row), False
+        output = _plain_output(row)
     answer = Answer(
         custom_id=asked.custom_id,
         wire_id=row.wire_id,
@@ -200,7 +198,7 @@ def _answer_line(tools: Tools, batch: Batch, row: Row, asked: Asked) -> tuple[by
         key=asked.key,
         carry=asked.carry,
     )
-    return encode_line(answer), judged
+    return encode_line(answer)
 
 
 def _plain_output(row: Row) -> Any:

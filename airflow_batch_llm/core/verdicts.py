@@ -86,7 +86,7 @@ MEANINGS: dict[Verdict, Meaning] = {
     ),
     Verdict.INVALID_OUTPUT: Meaning(
         Disposition.RETRY,
-        "an answer that does not fit the output schema",
+        "an answer that does not fit the output schema, or that `validate` or `echo` rejects",
         "sampling: the next try mostly fits",
     ),
     Verdict.BAD_REQUEST: Meaning(
@@ -142,13 +142,22 @@ MEANINGS: dict[Verdict, Meaning] = {
 }
 DEFAULT_DISPOSITIONS: dict[Verdict, Disposition] = {v: m.disposition for v, m in MEANINGS.items()}
 
+#: Code of an answer that the caller's validator could not judge, because it failed itself.
+VALIDATOR_FAILED = "validator_failed"
+#: Where one code of a verdict is treated otherwise than the verdict: (verdict, code) -> disposition.
+#: A validator's own fault would meet the next answer too: no answer is bought for it. Mended, it judges the
+#: stored answers again.
+CODE_DISPOSITIONS: dict[tuple[Verdict, str], Disposition] = {
+    (Verdict.INVALID_OUTPUT, VALIDATOR_FAILED): Disposition.DEAD,
+}
+
 #: Verdicts whose cause lies in the answer, not in the transport: another model or a larger limit may help.
 ANSWER_FAULTS = frozenset({Verdict.TRUNCATED, Verdict.EMPTY, Verdict.INVALID_OUTPUT})
 #: Verdicts that are about the row itself, its request or its (paid) answer: sent again, it is always
 #: charged an attempt.
 ROW_FAULTS = ANSWER_FAULTS | {Verdict.FILTERED, Verdict.REFUSED, Verdict.BAD_REQUEST, Verdict.TOO_LARGE}
 #: Verdicts that may come with words of the model, which are kept with the outcome.
-WORDED = frozenset({Verdict.FILTERED, Verdict.REFUSED})
+WORDED = frozenset({Verdict.FILTERED, Verdict.REFUSED, Verdict.INVALID_OUTPUT})
 
 #: Which of several rows for one request stands: the first of these, whatever order they came in. An answer
 #: before all; then what would fail again for good, so that it is not paid for again; then what stops the

@@ -136,6 +136,8 @@ class FickleSchema:
             raise ValueError("odd")
         return text
 
+    read = parse
+
 
 def schema_of(version: int) -> AnswerSchema | None:
     """Return the output schema of a version, None for 0."""

@@ -36,6 +36,8 @@ class Quotes:
             raise ValueError("does not quote the prompt")
         return {"quote": text}
 
+    read = parse
+
 
 @pytest.fixture(autouse=True)
 def _fresh(llmock: LLMock) -> None:

@@ -39,6 +39,8 @@ class Matching:
             raise ValueError(f"no {self.pattern}")
         return {"found": found[0]}
 
+    read = parse
+
 
 LOW = Judge(Matching(r"number [0-3]\."))
 ALL = Judge(Matching(r"number \d\."))
