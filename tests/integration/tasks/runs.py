@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.execution_time import supervisor
@@ -93,34 +94,50 @@ class Runs:
         self._after.setdefault(task_id, []).append(act)
 
     # -- running -------------------------------------------------------------------------------------
-    def run(self, dag: DAG, run_id: str | None = None) -> Run:
+    def run(
+        self,
+        dag: DAG,
+        run_id: str | None = None,
+        *,
+        interval: tuple[datetime, datetime] | None = None,
+        conf: Mapping[str, Any] | None = None,
+        triggered_by_assets: bool = False,
+    ) -> Run:
         """Run the DAG once, as ``dag.test()`` does, without its pauses.
 
         :param run_id: None makes a new one.
+        :param interval: the data interval; None for a moment, now.
+        :param conf: values of the DAG's params.
+        :param triggered_by_assets: hand over every asset event there is.
         """
+        from airflow.models.asset import AssetEvent
         from airflow.models.dagrun import DagRun, get_or_create_dagrun
         from airflow.sdk import timezone
         from airflow.timetables.base import DataInterval
         from airflow.utils.session import create_session
         from airflow.utils.types import DagRunTriggeredByType, DagRunType
+        from sqlalchemy import select
 
         self.sync(dag)
         now = timezone.utcnow()
+        start, end = interval or (now, now)
         with create_session() as session:
             made = get_or_create_dagrun(
                 dag=scheduler_form(dag),
                 run_id=run_id
                 or DagRun.generate_run_id(run_type=DagRunType.MANUAL, logical_date=now, run_after=now),
                 start_date=now,
-                logical_date=now,
-                data_interval=DataInterval(now, now),
+                logical_date=start,
+                data_interval=DataInterval(timezone.convert_to_utc(start), timezone.convert_to_utc(end)),
                 run_after=now,
-                conf=None,
+                conf=dict(conf) if conf is not None else None,
                 triggered_by=DagRunTriggeredByType.TEST,
                 triggering_user_name="tests",
                 session=session,
             )
             run = Run(made.dag_id, made.run_id)
+            if triggered_by_assets:
+                made.consumed_asset_events.extend(session.scalars(select(AssetEvent)).all())
             session.commit()
         self.go_on(dag, run)
         return run
