@@ -118,6 +118,17 @@ MEANINGS: dict[str, dict[str, str]] = {
         "probe_batch_id": "batch that tries, or tried last",
         "version": "changes with every write; a write must name the version that it read",
     },
+    "batch_llm_answer": {
+        "request_hash": "digest of the canonical request: provider, endpoint, model, parameters, schema, "
+        "body, sample, and the `version` of `Reuse`",
+        "task": "digest of DAG and task (or `job_key`)",
+        "connection": "digest of the connection it was bought with; empty: sent again with another model or "
+        "limit, so that other tasks do not take it",
+        "job_id": "job that bought it",
+        "batch_id": "its batch, whose raw result files hold the answer",
+        "wire_id": "the request in that batch",
+        "answered_at": "when that batch ended",
+    },
     "batch_llm_event": {
         "id": "",
         "time": "",

@@ -159,6 +159,9 @@ class Request(msgspec.Struct, omit_defaults=True):
     key: dict[str, Any] = {}
     history: tuple[Attempt, ...] = ()
     carry: dict[str, Any] = {}
+    hash: str = ""  # of the canonical request, as first asked; "" in jobs without reuse
+    twin: str = ""  # what makes rows of the job share this request; "" where that is the hash
+    changed: bool = False  # sent again with another model or limit than first
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
@@ -436,6 +439,26 @@ class Hold:
     probes: int
     probe_batch_id: str | None
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoughtAnswer:
+    """A row of ``batch_llm_answer``: where the answer to a request is that was paid for.
+
+    :param request_hash: digest of the canonical request.
+    :param task: digest of the task that bought it.
+    :param connection: digest of the connection it was bought with; "" where the row was sent again with
+        another model or limit, so that only the same task may take the answer.
+    :param answered_at: when its batch ended.
+    """
+
+    request_hash: str
+    task: str
+    connection: str
+    job_id: str
+    batch_id: str
+    wire_id: str
+    answered_at: float
 
 
 @dataclass(frozen=True, slots=True)

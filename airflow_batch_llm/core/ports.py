@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Protocol
 from airflow_batch_llm.core.model import (
     Batch,
     BatchState,
+    BoughtAnswer,
     DeadLetter,
     Event,
     Hold,
@@ -404,6 +405,39 @@ class Ledger(Protocol):
         """Delete the hold and return it as it was, None where there is none.
 
         ``only``: while it is still just so.
+        """
+        ...
+
+    # -- answers for later jobs --------------------------------------------------------------------
+    def record_answers(self, answers: Iterable[BoughtAnswer]) -> int:
+        """Note answers and return how many were given; of two for the same request, task and connection
+        the newest stands. Streams: takes any number of answers in chunks."""
+        ...
+
+    def find_answers(
+        self,
+        hashes: Iterable[str],
+        *,
+        task: str | None = None,
+        connection: str | None = None,
+        since: float | None = None,
+    ) -> dict[str, BoughtAnswer]:
+        """Return the newest answer to each request that has one: request hash -> answer.
+
+        Only those of the task, bought with the connection, and not from before ``since``, where given.
+        """
+        ...
+
+    def forget_answers(
+        self,
+        *,
+        job_id: str | None = None,
+        wire_ids: Iterable[str] | None = None,
+        older_than: float | None = None,
+    ) -> int:
+        """Forget answers and return how many: of a job, of some of its wire ids, from before a time.
+
+        :raises ValueError: neither a job nor a time is given.
         """
         ...
 

@@ -163,6 +163,21 @@ hold = Table(
     Column("version", BigInteger, nullable=False),
 )
 
+answer = Table(
+    "batch_llm_answer",
+    metadata,
+    Column("request_hash", ascii_key(43), primary_key=True),
+    Column("task", ascii_key(32), primary_key=True),
+    # Empty where the row was sent again with another model or limit: then it is no answer for other tasks.
+    Column("connection", ascii_key(32), primary_key=True),
+    Column("job_id", ascii_key(32), nullable=False),
+    Column("batch_id", ascii_key(100), nullable=False),
+    Column("wire_id", ascii_key(64), nullable=False),
+    Column("answered_at", Double, nullable=False),
+    Index("batch_llm_answer_job", "job_id", "wire_id"),
+    Index("batch_llm_answer_age", "answered_at"),
+)
+
 meta = Table(
     "batch_llm_meta",
     metadata,
