@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from airflow_batch_llm.core.endpoints import ENDPOINTS
 from airflow_batch_llm.core.ports import Limits
 from airflow_batch_llm.exceptions import ConfigurationError
 
-_CHAT = frozenset({"/v1/chat/completions"})
 _DAY = 86_400.0
 
 
@@ -21,7 +21,7 @@ class Dialect:
 
     :param base_url: where the provider is, None where the user must say so.
     :param limits: what one batch may hold.
-    :param endpoints: what a batch can be made of.
+    :param endpoints: paths that a batch can be made of; a server of one's own says itself which it serves.
     :param key_required: whether calls without a key are pointless.
     :param auth_header: header that carries the key, after ``auth_prefix``.
     :param completion_window: value of ``completion_window`` on create.
@@ -38,7 +38,7 @@ class Dialect:
     name: str
     base_url: str | None
     limits: Limits
-    endpoints: frozenset[str] = _CHAT
+    endpoints: frozenset[str] = frozenset(ENDPOINTS.values())
     key_required: bool = True
     auth_header: str = "Authorization"
     auth_prefix: str = "Bearer "

@@ -28,7 +28,7 @@ class Part(StrEnum):
     CODE = "error code or type"
     STATUS = "HTTP status"
     TYPE = "error type, where neither code nor status decides"
-    FINISH = "finish reason"
+    FINISH = "finish reason, or status of a response"
     SHAPE = "shape"
 
 
@@ -89,7 +89,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Part.CODE,
-        ("request_timeout", "request_timed_out", "timeout", "timeout_error", "gateway_timeout"),
+        (
+            "request_timeout",
+            "request_timed_out",
+            "timeout",
+            "timeout_error",
+            "gateway_timeout",
+            "vector_store_timeout",
+        ),
         Verdict.TIMEOUT,
         "not answered in time",
     ),
@@ -141,6 +148,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Part.CODE,
+        ("image_too_large", "image_file_too_large"),
+        Verdict.TOO_LARGE,
+        "a picture is larger than the model takes",
+    ),
+    Rule(
+        Part.CODE,
         (
             "content_filter",
             "content_policy_violation",
@@ -150,6 +163,13 @@ RULES: tuple[Rule, ...] = (
         ),
         Verdict.FILTERED,
         "the prompt or the answer met the content filter",
+    ),
+    Rule(
+        Part.CODE,
+        ("image_content_policy_violation", "bio_policy", "misalignment_policy_violation"),
+        Verdict.FILTERED,
+        "the prompt, its picture or the answer met a policy",
+        "OpenAI, responses",
     ),
     Rule(
         Part.CODE,
@@ -178,6 +198,31 @@ RULES: tuple[Rule, ...] = (
         ),
         Verdict.BAD_REQUEST,
         "a parameter is wrong",
+    ),
+    Rule(
+        Part.CODE,
+        (
+            "invalid_image",
+            "invalid_image_format",
+            "invalid_base64_image",
+            "invalid_image_url",
+            "invalid_image_mode",
+            "image_too_small",
+            "image_parse_error",
+            "image_file_not_found",
+            "unsupported_image_media_type",
+            "empty_image_file",
+        ),
+        Verdict.BAD_REQUEST,
+        "a picture cannot be read",
+        "OpenAI, responses",
+    ),
+    Rule(
+        Part.CODE,
+        ("failed_to_download_image",),
+        Verdict.SERVER_ERROR,
+        "a picture's host did not give it; later it may",
+        "OpenAI, responses",
     ),
     Rule(Part.CODE, ("parse_error",), Verdict.BAD_REQUEST, "the line is no request", "Morph"),
     Rule(Part.CODE, ("batch_client_error",), Verdict.BAD_REQUEST, "the request was refused", "Together"),
@@ -213,7 +258,10 @@ RULES: tuple[Rule, ...] = (
     ),
     # -- finish reasons ----------------------------------------------------------------------------
     Rule(Part.FINISH, ("stop", "tool_calls", "function_call"), Verdict.OK, "a whole answer"),
+    Rule(Part.FINISH, ("completed",), Verdict.OK, "a whole answer", "responses"),
     Rule(Part.FINISH, ("length",), Verdict.TRUNCATED, "the output limit was reached"),
+    Rule(Part.FINISH, ("max_output_tokens",), Verdict.TRUNCATED, "the output limit was reached", "responses"),
+    Rule(Part.FINISH, ("incomplete",), Verdict.TRUNCATED, "ended early, for no reason listed", "responses"),
     Rule(Part.FINISH, ("max_tokens",), Verdict.TRUNCATED, "the output limit was reached", "gateways"),
     Rule(
         Part.FINISH, ("model_length",), Verdict.TRUNCATED, "the model's context is full", "Mistral, gateways"
@@ -222,9 +270,34 @@ RULES: tuple[Rule, ...] = (
     Rule(Part.FINISH, ("refusal",), Verdict.REFUSED, "the model declined", "gateways to Anthropic"),
     Rule(Part.FINISH, ("error",), Verdict.SERVER_ERROR, "the answer broke off"),
     Rule(Part.FINISH, ("abort",), Verdict.SERVER_ERROR, "the engine gave the request up", "vLLM, SGLang"),
+    Rule(Part.FINISH, ("failed", "cancelled"), Verdict.SERVER_ERROR, "no answer was made", "responses"),
+    Rule(
+        Part.FINISH,
+        ("queued", "in_progress"),
+        Verdict.UNKNOWN,
+        "made in the background: the answer is not in the row, and it is paid for",
+        "responses",
+    ),
     # -- shapes ------------------------------------------------------------------------------------
     Rule(Part.SHAPE, ("refusal",), Verdict.REFUSED, "status 200, and the message holds a refusal"),
     Rule(Part.SHAPE, ("no_content",), Verdict.EMPTY, "status 200, and neither text nor tool call"),
+    Rule(
+        Part.SHAPE, ("no_vector",), Verdict.EMPTY, "status 200, and no vector or an empty one", "embeddings"
+    ),
+    Rule(
+        Part.SHAPE,
+        ("bad_vector",),
+        Verdict.SERVER_ERROR,
+        "a vector with what is no finite number, or one of several is missing: the model server's fault",
+        "embeddings",
+    ),
+    Rule(
+        Part.SHAPE,
+        ("no_result",),
+        Verdict.EMPTY,
+        "status 200, and the list of results is empty",
+        "moderations",
+    ),
     Rule(Part.SHAPE, ("no_body",), Verdict.EMPTY, "status 200 without a body, or with an empty one"),
     Rule(Part.SHAPE, ("no_choice",), Verdict.EMPTY, "status 200, and the list of choices is empty"),
     Rule(Part.SHAPE, ("no_choices",), Verdict.UNKNOWN, "status 200, and the body is of another kind"),

@@ -103,7 +103,8 @@ def test_a_tool_call_is_an_answer() -> None:
         ("", "empty", "no_body"),
         ({"choices": []}, "empty", "no_choice"),
         ({"choices": None, "id": "c"}, "unknown", "no_choices"),
-        ({"object": "list", "data": []}, "unknown", "no_choices"),
+        ({"object": "list", "data": []}, "empty", "no_vector"),
+        ({"object": "list", "data": [{"id": "a model"}]}, "unknown", "no_choices"),
         ("plain words", "unknown", "no_choices"),
         ([1], "unknown", "no_choices"),
         ({"error": {"message": "x", "type": "server_error", "code": "internal"}}, "server_error", "internal"),
@@ -315,6 +316,8 @@ _names = st.sampled_from(
         "id", "custom_id", "response", "error", "status_code", "body", "choices", "message", "content",
         "text", "refusal", "tool_calls", "function_call", "finish_reason", "usage", "prompt_tokens", "model",
         "code", "type", "detail", "completion_tokens", "prompt_tokens_details", "cached_tokens", "status",
+        "data", "embedding", "index", "results", "flagged", "categories", "category_scores", "output",
+        "incomplete_details", "reason", "call_id", "name", "arguments", "phase",
     ]
 )  # fmt: skip
 _anything = st.recursive(
@@ -351,3 +354,14 @@ def test_no_response_or_error_makes_it_raise(response: Any, error: Any, custom_i
 def test_no_body_makes_it_raise(message: Any, usage: Any, finish: Any, status: Any) -> None:
     body = {"choices": [{"message": message, "finish_reason": finish}], "usage": usage, "model": finish}
     _check(decode_row(line({"status_code": status, "body": body})))
+
+
+@given(
+    st.sampled_from(["choices", "output", "data", "results"]),
+    st.lists(_anything, max_size=3),
+    st.sampled_from(["completed", "incomplete", "failed", None, 3]),
+    _anything,
+)
+def test_no_answer_of_any_endpoint_makes_it_raise(member: str, items: Any, status: Any, details: Any) -> None:
+    body = {member: items, "status": status, "incomplete_details": details}
+    _check(decode_row(line({"status_code": 200, "body": body})))

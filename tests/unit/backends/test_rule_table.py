@@ -106,10 +106,26 @@ def test_a_finish_reason_decides_over_the_text(word: str, verdict: Verdict) -> N
                 assert bool(row.code) == (verdict is not Verdict.OK)
 
 
+@pytest.mark.parametrize(("word", "verdict"), words(Part.FINISH))
+def test_a_response_is_judged_by_its_status_or_what_kept_it_from_being_complete(
+    word: str, verdict: Verdict
+) -> None:
+    part = {"type": "output_text", "text": "some text", "annotations": []}
+    message = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    reasons: list[dict[str, Any]] = [{"status": word}]
+    if verdict is not Verdict.OK:
+        reasons.append({"status": "incomplete", "incomplete_details": {"reason": word}})
+    for reason in reasons:
+        row = decoded({"status_code": 200, "body": {"object": "response", "output": [message], **reason}})
+        assert (row.verdict, row.text) == (verdict, "some text")
+        assert bool(row.code) == (verdict is not Verdict.OK)
+
+
 def answered(**message: Any) -> dict[str, Any]:
     return {"choices": [{"message": message, "finish_reason": "stop"}]}
 
 
+VECTOR = {"object": "embedding", "index": 0, "embedding": [0.5, -1]}
 SHAPES: dict[str, list[Row]] = {
     "refusal": [
         decoded({"status_code": 200, "body": answered(content=content, refusal="I can't.")})
@@ -122,8 +138,36 @@ SHAPES: dict[str, list[Row]] = {
     + [decoded({"status_code": 200})],
     "no_choice": [decoded({"status_code": 200, "body": {"choices": choices}}) for choices in ([], [None])],
     "no_choices": [
-        decoded({"status_code": 200, "body": body}) for body in ({"id": "c"}, [1], "words", {"choices": "c"})
+        decoded({"status_code": 200, "body": body})
+        for body in (
+            {"id": "c"},
+            [1],
+            "words",
+            {"choices": "c"},
+            {"data": [{"id": "a model"}]},
+            {"results": [{"index": 0, "relevance_score": 0.5}]},
+            {"results": [{"flagged": "no", "categories": {}, "category_scores": {}}]},
+        )
     ],
+    "no_vector": [
+        decoded({"status_code": 200, "body": {"data": data}})
+        for data in ([], [{"embedding": []}], [{"embedding": ""}], [VECTOR, {"embedding": [], "index": 1}])
+    ],
+    "bad_vector": [
+        decoded({"status_code": 200, "body": {"data": data}})
+        for data in (
+            [{"embedding": [None, 1.0]}],
+            [{"embedding": ["a"]}],
+            [{"embedding": [True]}],
+            [{"embedding": {"0": 1.0}}],
+            [{"embedding": "AAA"}],
+            [{"embedding": "words"}],
+            [{"embedding": "AACAfw=="}],  # an infinity
+            [VECTOR, VECTOR],
+            [VECTOR, {**VECTOR, "index": 2}],
+        )
+    ],
+    "no_result": [decoded({"status_code": 200, "body": {"id": "m", "results": []}})],
     "error_text": [
         decoded(None, "engine is dead"),
         decoded(error="engine is dead"),
