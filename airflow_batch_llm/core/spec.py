@@ -85,6 +85,7 @@ class StageOrder:
     :param first_try: False on a retry or after a defer: a ledger that does not know the job then asks the
         provider first.
     :param id_origin: what the ids are, for messages about bad ones.
+    :param place_name: how messages name the place that a draft's ``line`` counts.
     :param owner: the submitting task's id; where two share a ``job_key``, the second is refused.
     :param known_tasks: the DAG's tasks: an owner that is not among them was renamed or removed.
     :param job_timeout: seconds from the start of the revision, None for no bound.
@@ -99,6 +100,7 @@ class StageOrder:
     mark: int | str
     first_try: bool = True
     id_origin: str = ""
+    place_name: Callable[[int], str] = "line {}".format
     owner: str = ""
     known_tasks: Collection[str] = ()
     rerun: Rerun = Rerun.MISSING

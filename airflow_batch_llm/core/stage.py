@@ -75,7 +75,7 @@ class _Staging:
     def __init__(self, tools: Tools, order: StageOrder, job: Job, plan_id: str) -> None:
         self._tools, self._order, self._job, self._plan_id = tools, order, job, plan_id
         self._wire_ids = WireIds(job.key, order.template)
-        self._complaints: list[str] = []
+        self._complaints: list[tuple[int, str]] = []
         self._checked_rows = 0
         self._counts: Counter[str] = Counter()
         self._digest = hashlib.sha256()
@@ -142,14 +142,14 @@ class _Staging:
             [(draft.custom_id, draft.line, place) for draft, place in zip(good, places, strict=True)]
         )
         for _, line, first in repeated:
-            self._complain(line, f"repeats the custom_id of line {first}")
+            self._complain(line, f"repeats the custom_id of {self._order.place_name(first)}")
         if not self._complaints:
             yield from good
 
     def _complain(self, line: int, what: str) -> None:
         self._counts["bad_ids"] += 1
         if len(self._complaints) < _MAX_COMPLAINTS:
-            self._complaints.append(f"line {line}: {what}")
+            self._complaints.append((line, f"{self._order.place_name(line)}: {what}"))
 
     def _refuse_bad_ids(self) -> None:
         if not self._complaints:
@@ -157,7 +157,7 @@ class _Staging:
         more = self._counts["bad_ids"] - len(self._complaints)
         raise CustomIdError(
             f"{self._counts['bad_ids']} bad custom_ids, nothing was sent: "
-            + "; ".join(sorted(self._complaints, key=lambda text: int(text.split()[1].rstrip(":"))))
+            + "; ".join(complaint for _, complaint in sorted(self._complaints))
             + (f"; and {more} more" if more else "")
             + (f" ({self._order.id_origin})" if self._order.id_origin else "")
         )
