@@ -89,7 +89,7 @@ class Renderer:
             except TemplateError as e:
                 fault = f"{type(e).__name__}: {e.message or 'no message'}"
             raise ConfigurationError(f"a templated argument cannot be rendered in this run: {fault}")
-        if _has_template(value):
+        if has_template(value):
             raise ConfigurationError("a templated value can only be rendered inside a task")
         return value
 
@@ -185,13 +185,14 @@ def path_argument(value: Any, what: str) -> str:
     return text_argument(str(value) if is_path else value, what)
 
 
-def _has_template(value: Any) -> bool:
+def has_template(value: Any) -> bool:
+    """Say whether there is anything to render or to pull in a value."""
     if isinstance(value, str):
         return any(mark in value for mark in _TEMPLATE_MARKS)
     if isinstance(value, Mapping):
-        return any(_has_template(v) for v in value.values())
+        return any(has_template(v) for v in value.values())
     if isinstance(value, (list, tuple)):
-        return any(_has_template(v) for v in value)
+        return any(has_template(v) for v in value)
     return is_reference(value)
 
 

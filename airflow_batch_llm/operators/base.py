@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.exceptions import AirflowException
 from airflow.sdk import BaseOperator
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout
 
 from airflow_batch_llm.core.engine import Engine
 from airflow_batch_llm.core.holds import refused_reading
-from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import BatchState, Job, JobKey
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import JobSpec, OnDeadline, Progress
@@ -30,13 +30,14 @@ from airflow_batch_llm.exceptions import (
     RateLimited,
     Unreachable,
 )
-from airflow_batch_llm.schemas import answer_schema, described_schema
+from airflow_batch_llm.import_paths import callable_path
+from airflow_batch_llm.operators.arguments import check_text, check_types, chosen, is_pending
+from airflow_batch_llm.operators.asking import RESULTS_FORMATS, Asking, further_formats
 from airflow_batch_llm.triggers.waiting import WaitOrder, wait
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_batch_llm.core.drafts import AnswerSchema
     from airflow_batch_llm.core.ports import Backend, Ledger, Workspace
     from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
     from airflow_batch_llm.sinks.sql import SqlSink
@@ -86,12 +87,22 @@ class BatchLLMJobOperator(BaseOperator):
     :param submit_task_id: task id of the submitting task (with its group's prefix).
     :param llm_conn_id: connection of type ``batch_llm`` or ``openai``.
     :param job_key: names the job in place of ``submit_task_id``, where names of tasks or groups may change.
-        The map index stays part of the key; no two submitting tasks of a run may share one.
+        Of a mapped task: a fixed one leaves the map index part of the key; one that is given for each map
+        index (mapped, templated, or the result of a task) names the job alone, so that the order may change.
+        No two submitting tasks of a run may share a job. Templated.
     :param row_retry: which rows are sent again. Give all tasks of a job the same: each decides about the
         rows that it judges.
     :param output_schema: pydantic class, ``"module:Class"`` or JSON schema that answers must fit. None:
         as it was when the job was submitted (a class where it can be imported, else its JSON schema).
+    :param validate: function ``(output, row)``, or ``"module:function"``, that looks at every answer that
+        fits its schema; ``row`` holds the key and the carried columns. It returns None, or the reason why it
+        rejects the answer, or raises ValueError with it. None: as it was when the job was submitted.
+    :param echo: ``{field of the answer: column}``: the answer must repeat the column's value (one of the key,
+        a carried one, or ``"custom_id"``), or it belongs to another row. None: as it was when the job was
+        submitted.
     :param sink: where answers are landed.
+    :param results_formats: forms in which the answers are published: ``"jsonl"``, always there, and
+        ``"parquet"``.
     :param job_timeout: bound of the whole job, from its start, its last clear or its last re-drive.
     :param on_deadline: what is done once that time is over. ``"collect"``: batches that run are cancelled,
         what they answered lands, and every row without an answer becomes a dead letter. ``"fail"``: nothing
@@ -102,7 +113,7 @@ class BatchLLMJobOperator(BaseOperator):
     :raises AirflowFailException: what cannot get better by trying again (see ``exceptions.py``).
     """
 
-    template_fields: Sequence[str] = ("llm_conn_id", "job_key")
+    template_fields: Sequence[str] = ("llm_conn_id", "job_key", "on_deadline")
     ui_color = "#e8f0fb"
 
     def __init__(
@@ -113,7 +124,10 @@ class BatchLLMJobOperator(BaseOperator):
         job_key: str | None = None,
         row_retry: RowRetry | None = None,
         output_schema: Any = None,
+        validate: Callable[..., Any] | str | None = None,
+        echo: Mapping[str, str] | None = None,
         sink: SqlSink | None = None,
+        results_formats: Sequence[str] = ("jsonl",),
         job_timeout: timedelta = timedelta(days=7),
         on_deadline: str = OnDeadline.COLLECT,
         deferrable: bool = True,
@@ -123,31 +137,27 @@ class BatchLLMJobOperator(BaseOperator):
     ) -> None:
         kwargs.setdefault("retries", 3)
         super().__init__(**kwargs)
-        check_types(
-            self.task_id,
-            llm_conn_id=(llm_conn_id, (str, type(None))),
-            row_retry=(row_retry, (RowRetry, type(None))),
-            sink=(sink, (Declared, type(None))),
-            job_timeout=(job_timeout, timedelta),
-            poll_interval=(poll_interval, (int, float, type(None))),
-        )
-        if on_deadline not in set(OnDeadline):
-            raise ConfigurationError(
-                f"{self.task_id}: on_deadline is {on_deadline!r}; it can be {', '.join(OnDeadline)}"
-            )
         self.submit_task_id = submit_task_id
         self.llm_conn_id = llm_conn_id
         self.job_key = job_key
         self.row_retry = row_retry or RowRetry()
         self.output_schema = output_schema
+        self.validate = validate
+        self.echo = echo
         self.sink = sink
+        self.results_formats = results_formats
         self.job_timeout = job_timeout
         self.on_deadline = on_deadline
         self.deferrable = deferrable
         self.cancel_on_kill = cancel_on_kill
         self.poll_interval = poll_interval
+        #: Whether ``job_key`` may be another for each map index.
+        self._job_key_varies = is_pending(job_key)
         #: What this process was woken by, None in the first of a try.
         self._woken_by: str | None = None
+        self._check_shared()
+        if isinstance(sink, Declared):
+            sink.bind(self)
 
     # -- what Airflow calls ------------------------------------------------------------------------
     def execute(self, context: Context) -> Any:
@@ -179,15 +189,50 @@ class BatchLLMJobOperator(BaseOperator):
         """Return the task's XCom (under 4 KB) when its part of the job is done."""
         return summary(job)
 
+    def check_rendered(self, context: Context) -> None:
+        """See that arguments which are known only now are what they may be.
+
+        :raises ConfigurationError: one is not.
+        """
+        self._check_shared()
+
     # -- shared --------------------------------------------------------------------------------------
+    def _check_shared(self) -> None:
+        check_text(self.task_id, llm_conn_id=self.llm_conn_id, job_key=self.job_key)
+        check_types(
+            self.task_id,
+            row_retry=(self.row_retry, (RowRetry, type(None))),
+            echo=(self.echo, (Mapping, type(None))),
+            sink=(self.sink, (Declared, type(None))),
+            results_formats=(self.results_formats, (list, tuple)),
+            job_timeout=(self.job_timeout, timedelta),
+            deferrable=(self.deferrable, bool),
+            cancel_on_kill=(self.cancel_on_kill, bool),
+            poll_interval=(self.poll_interval, (int, float, type(None))),
+        )
+        if self.validate is not None:
+            callable_path(self.validate, f"{self.task_id}: validate")
+        for name in self.results_formats:
+            chosen(self.task_id, "results_formats", name, RESULTS_FORMATS)
+        chosen(self.task_id, "on_deadline", self.on_deadline, list(OnDeadline))
+
     def job_of(self, context: Context, namespace: str) -> JobKey:
         """Return the key of the job this task works on."""
         ti = context["ti"]
         map_index = ti.map_index if ti.map_index is not None else -1
+        if self.job_key and (self._job_key_varies or self._is_mapped_over("job_key")):
+            map_index = -1
         return JobKey(namespace, ti.dag_id, ti.run_id, self.job_key or self.submit_task_id, map_index)
+
+    def _is_mapped_over(self, name: str) -> bool:
+        """Say whether an argument of this task comes from ``expand`` or ``expand_kwargs``."""
+        dag = self.get_dag()
+        declared = dag.task_dict.get(self.task_id) if dag is not None else None
+        return isinstance(declared, MappedOperator) and name not in declared.partial_kwargs
 
     def _run(self, context: Context) -> Any:
         try:
+            self.check_rendered(context)
             session = self.open_session(context)
             progress = asyncio.run(self._work_until_wait(session, context))
             if progress.done:
@@ -269,14 +314,16 @@ class BatchLLMJobOperator(BaseOperator):
         conn_id = self.llm_conn_id or self._conn_of_job(ledger, key)
         hook = BatchLLMHook(conn_id)
         backend = hook.make_backend()
-        schema = self.answer_schema(ledger, workspace, key)
+        asked = self.asked(ledger, workspace, key)
+        schema = asked.schema(self.output_schema)
         spec = JobSpec(
             key=key,
             conn_id=conn_id,
             policy=self.row_retry,
-            judge=Judge(schema),
-            sink=self.sink.resolve(context, schema) if self.sink is not None else None,
+            judge=asked.judge(schema, self.validate, self.echo),
+            sink=asked.sink(self.sink, context, schema),
             on_deadline=OnDeadline(self.on_deadline),
+            results_formats=further_formats(self.results_formats, schema, asked.endpoint),
         )
         tools = Tools(
             ledger=ledger,
@@ -289,12 +336,12 @@ class BatchLLMJobOperator(BaseOperator):
         )
         return JobSession(Engine(tools), ledger, hook, backend, others)
 
-    def answer_schema(self, ledger: Ledger, workspace: Workspace, key: JobKey) -> AnswerSchema | None:
-        """Return the schema given, or else the one that was submitted."""
-        job = ledger.get_job(key.job_id) if self.output_schema is None else None
+    def asked(self, ledger: Ledger, workspace: Workspace, key: JobKey) -> Asking:
+        """Return how the job was submitted, for what this task is not told."""
+        job = ledger.get_job(key.job_id)
         if job is None or job.plan_id is None:
-            return answer_schema(self.output_schema)
-        return described_schema(read_description(workspace, workspace.job_root(key), job.plan_id))
+            return Asking()
+        return Asking.described(read_description(workspace, workspace.job_root(key), job.plan_id))
 
     def _conn_of_job(self, ledger: Ledger, key: JobKey) -> str:
         job = ledger.get_job(key.job_id)
@@ -360,20 +407,6 @@ def hook_of(progress: Progress) -> BatchLLMHook:
     from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
 
     return BatchLLMHook(progress.conn_id)
-
-
-def check_types(task_id: str, **arguments: tuple[Any, Any]) -> None:
-    """See that arguments are of their types, when the DAG is parsed.
-
-    :param arguments: name -> (value, type or types).
-    :raises ConfigurationError: one is not; the message names task, argument and types.
-    """
-    for name, (value, kinds) in arguments.items():
-        kinds = kinds if isinstance(kinds, tuple) else (kinds,)
-        if isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds):
-            continue
-        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-        raise ConfigurationError(f"{task_id}: {name} must be {wanted}, not {type(value).__name__}")
 
 
 def raise_for_airflow(error: BatchLLMError) -> NoReturn:

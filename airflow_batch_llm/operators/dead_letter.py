@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_batch_llm.core.by_hand import acceptance_of, accepted_halt, settle_accepted, what_runs
@@ -11,7 +11,8 @@ from airflow_batch_llm.core.files import results_path
 from airflow_batch_llm.core.model import Job
 from airflow_batch_llm.core.settle import tally
 from airflow_batch_llm.core.spec import Progress, Until
-from airflow_batch_llm.exceptions import AllRowsFailed, ConfigurationError, DeadLetterLimit
+from airflow_batch_llm.exceptions import AllRowsFailed, DeadLetterLimit
+from airflow_batch_llm.operators.arguments import number
 from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, summary
 from airflow_batch_llm.operators.halted import refuse_halted
 from airflow_batch_llm.operators.shared_message import shared_message
@@ -31,13 +32,28 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
     :raises AirflowFailException: too many dead letters, no row answered at all, or the job is halted.
     """
 
+    template_fields: Sequence[str] = (*BatchLLMJobOperator.template_fields, "max_dead_letter_ratio")
+
     def __init__(self, *, max_dead_letter_ratio: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not 0 <= max_dead_letter_ratio <= 1:
-            raise ConfigurationError(
-                f"max_dead_letter_ratio is {max_dead_letter_ratio}; it is a share from 0 to 1"
-            )
         self.max_dead_letter_ratio = max_dead_letter_ratio
+        self._check_limit(rendered=False)
+
+    def check_rendered(self, context: Context) -> None:
+        """See that arguments which are known only now are what they may be."""
+        super().check_rendered(context)
+        self._check_limit(rendered=True)
+
+    def _check_limit(self, *, rendered: bool) -> None:
+        self.max_dead_letter_ratio = number(
+            self.task_id,
+            "max_dead_letter_ratio",
+            self.max_dead_letter_ratio,
+            least=0,
+            most=1,
+            whole=False,
+            rendered=rendered,
+        )
 
     async def work(self, session: JobSession, context: Context) -> Progress:
         """Finish whatever is left to do and settle; close a halted job that a person has accepted."""

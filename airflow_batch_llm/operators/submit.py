@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import XComArg
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_batch_llm.core.endpoints import CHAT, ENDPOINTS, endpoint_path
 from airflow_batch_llm.core.model import Job, RequestTemplate
 from airflow_batch_llm.core.opening import refuse_second_owner
+from airflow_batch_llm.core.reuse import Reuse
 from airflow_batch_llm.core.spec import OnEmpty, Progress, Rerun, StageOrder, Until
+from airflow_batch_llm.declared import names
 from airflow_batch_llm.exceptions import ClearedAlone, ConfigurationError
-from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, check_types, summary
+from airflow_batch_llm.import_paths import callable_path, load_callable
+from airflow_batch_llm.operators.arguments import (
+    check_text,
+    check_types,
+    chosen,
+    is_pending,
+    number,
+    own_params,
+    request_params,
+    resolved,
+)
+from airflow_batch_llm.operators.asking import Asking
+from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, summary
 from airflow_batch_llm.operators.tries import Try, mark_of, mark_until_seen, note_try, tries_with
 from airflow_batch_llm.prompts import RowPrompt
-from airflow_batch_llm.schemas import answer_schema, schema_path
+from airflow_batch_llm.schemas import schema_path
+from airflow_batch_llm.sources.base import RowOptions
 from airflow_batch_llm.sources.rows import as_source
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_batch_llm.core.drafts import AnswerSchema
     from airflow_batch_llm.core.model import JobKey
     from airflow_batch_llm.core.ports import Ledger, Workspace
     from airflow_batch_llm.sources.base import ResolvedSource
@@ -36,63 +52,125 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
     is new, changed or unanswered. Once a batch was accepted this task does not fail: it records a halt
     or a passed deadline and succeeds, so that what was paid is read.
 
-    :param source: ``SqlSource``, ``FileSource``, ``OpenAIBatchFile``, ``RowsSource``, the output of an
-        upstream task, or a list of rows (at most 48 KB).
+    :param source: ``SqlSource``, ``FileSource``, ``ResultsSource``, ``OpenAIBatchFile``, ``RowsSource``, the
+        output of an upstream task, or a list of rows (at most 48 KB).
     :param prompt: how a row becomes a request; not for ready-made requests.
-    :param model: model to ask; None for the connection's default.
-    :param max_tokens: bound of each answer, tokens.
-    :param params: further request parameters, as the protocol names them (``temperature`` …).
+    :param endpoint: what the requests are for: ``chat``, ``completions``, ``responses``, ``embeddings``,
+        ``moderations``, or its path. Ready-made requests name their own. Templated.
+    :param model: model to ask; None for the connection's default. Templated.
+    :param max_tokens: bound of each answer, tokens. Templated.
+    :param params: further request parameters, as the protocol names them (``temperature`` …). The DAG's own
+        params are no part of it.
     :param key: key columns of rows given as a list or by an upstream task.
-    :param rerun: what a clear sends again: ``missing``, ``failed`` or ``fresh``.
-    :param on_empty: what a source without rows means: ``skip``, ``fail`` or ``success``.
+    :param carry: source columns that stand beside each answer in results and sink.
+    :param samples: answers wanted to each row; above 1, ``sample`` (from 1) is a further key column.
+        Templated.
+    :param redact: function ``(row)``, or ``"module:function"``, that returns the row as it may be staged and
+        sent, or changes it in place.
+    :param reuse: which answers that were bought before are taken in place of asking again, ``Reuse(...)``.
+    :param retention: how long the job's files are kept, ``Retention(...)``.
+    :param rerun: what a clear sends again: ``missing``, ``failed`` or ``fresh``. Templated.
+    :param on_empty: what a source without rows means: ``skip``, ``fail`` or ``success``. Templated.
+    :param min_rows: fewer rows than this, but more than none, are an error before anything is sent.
+        Templated.
     """
 
-    template_fields: Sequence[str] = ("llm_conn_id", "job_key", "model")
+    template_fields: Sequence[str] = (
+        *BatchLLMJobOperator.template_fields,
+        "endpoint",
+        "model",
+        "max_tokens",
+        "samples",
+        "rerun",
+        "on_empty",
+        "min_rows",
+    )
 
     def __init__(
         self,
         *,
         source: Any,
         prompt: RowPrompt | None = None,
+        endpoint: str = "chat",
         model: str | None = None,
         max_tokens: int | None = None,
         params: Mapping[str, Any] | None = None,
         key: str | Sequence[str] | None = None,
+        carry: str | Sequence[str] = (),
+        samples: int = 1,
+        redact: Callable[..., Any] | str | None = None,
+        reuse: Reuse | None = None,
+        retention: Any = None,
         rerun: str = Rerun.MISSING,
         on_empty: str = OnEmpty.SKIP,
+        min_rows: int = 0,
         **kwargs: Any,
     ) -> None:
         kwargs["submit_task_id"] = ""
         super().__init__(**kwargs)
-        check_types(
-            self.task_id,
-            prompt=(prompt, (RowPrompt, type(None))),
-            model=(model, (str, type(None))),
-            max_tokens=(max_tokens, (int, type(None))),
-            params=(params, (Mapping, type(None))),
-        )
-        if max_tokens is not None and max_tokens < 1:
-            raise ConfigurationError(f"{self.task_id}: max_tokens is {max_tokens}; it must be 1 or more")
         # The task id is complete only now: a task group has put its prefix before it.
         self.submit_task_id = self.task_id
         self.source = as_source(source, key)
         self.source.bind(self)
         self.prompt = prompt
-        if prompt is not None:
+        if isinstance(prompt, RowPrompt):
             prompt.bind(self)
+        self.endpoint = endpoint
         self.model = model
         self.max_tokens = max_tokens
-        self.params = dict(params or {})
+        self.request_params = request_params(self.task_id, own_params(params))
+        self.carry = names(carry, "carry") if carry else ()
+        self.samples = samples
+        self.redact = redact
+        self.reuse = reuse
+        self.retention = retention
         self.rerun = rerun
         self.on_empty = on_empty
-        if rerun not in set(Rerun):
-            raise ConfigurationError(f"rerun is {rerun!r}; it can be {', '.join(Rerun)}")
-        if on_empty not in set(OnEmpty):
-            raise ConfigurationError(f"on_empty is {on_empty!r}; it can be {', '.join(OnEmpty)}")
+        self.min_rows = min_rows
+        self._check_sending(rendered=False)
 
-    def answer_schema(self, ledger: Ledger, workspace: Workspace, key: JobKey) -> AnswerSchema | None:
-        """Return the schema given; None means free text here."""
-        return answer_schema(self.output_schema)
+    def ask_with(self, params: Mapping[str, Any] | None) -> None:
+        """Set the request parameters; they may refer to results of other tasks.
+
+        As an argument, Airflow would take ``params`` for its own, and allows no references in them.
+
+        :raises ConfigurationError: it is no mapping of names.
+        """
+        self.request_params = request_params(self.task_id, params)
+        XComArg.apply_upstream_relationship(self, self.request_params)
+
+    def check_rendered(self, context: Context) -> None:
+        """See that arguments which are known only now are what they may be."""
+        super().check_rendered(context)
+        self._check_sending(rendered=True)
+
+    def _check_sending(self, *, rendered: bool) -> None:
+        task_id = self.task_id
+        check_text(task_id, endpoint=self.endpoint, model=self.model)
+        if self.endpoint is None:
+            raise ConfigurationError(f"{task_id}: endpoint is missing; it can be {', '.join(ENDPOINTS)}")
+        if not is_pending(self.endpoint):
+            try:
+                endpoint_path(self.endpoint)
+            except ValueError as e:
+                raise ConfigurationError(f"{task_id}: {e}") from None
+        self.max_tokens = number(task_id, "max_tokens", self.max_tokens, least=1, rendered=rendered)
+        self.samples = number(task_id, "samples", self.samples, least=1, rendered=rendered)
+        self.min_rows = number(task_id, "min_rows", self.min_rows, least=0, rendered=rendered)
+        check_types(
+            task_id,
+            prompt=(self.prompt, (RowPrompt, type(None))),
+            reuse=(self.reuse, (Reuse, type(None))),
+        )
+        if self.redact is not None:
+            callable_path(self.redact, f"{task_id}: redact")
+        chosen(task_id, "rerun", self.rerun, list(Rerun))
+        chosen(task_id, "on_empty", self.on_empty, list(OnEmpty))
+
+    def asked(self, ledger: Ledger, workspace: Workspace, key: JobKey) -> Asking:
+        """Return what this task asks; what it is not told is not asked."""
+        endpoint = endpoint_path(self.endpoint)
+        return Asking(endpoint=endpoint, carry=self.carry)
 
     async def work(self, session: JobSession, context: Context) -> Progress:
         """Stage if this revision has no plan yet, send, look."""
@@ -110,7 +188,8 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         # Asks for what all rows share; later each row would be refused by itself.
         session.backend.line_encoder(order.template)
         if self.sink is not None:
-            self.sink.resolve(context, session.tools.spec.judge.schema, self.source.key).check()
+            asked = Asking(endpoint=order.template.endpoint, carry=self.carry)
+            asked.sink(self.sink, context, session.tools.spec.judge.schema, self.source.key).check()
         return await self._send_and_wait(session, order)
 
     async def _send_and_wait(self, session: JobSession, order: StageOrder | None) -> Progress:
@@ -161,56 +240,72 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
     ) -> StageOrder:
         ti = context["ti"]
         source: ResolvedSource = self.source.resolve(context)
-        prompt = self.prompt.resolve(context) if self.prompt is not None else None
+        endpoint = source.endpoint or endpoint_path(self.endpoint)
+        prompt = None
+        if self.prompt is not None:
+            told = () if endpoint == CHAT else (endpoint,)
+            prompt = self.prompt.resolve(context, *told)
         if source.native and prompt is not None:
             raise ConfigurationError("ready-made requests take no prompt")
         if not source.native and prompt is None:
             raise ConfigurationError("a prompt is missing: prompt=RowPrompt(...)")
+        options = self._row_options()
+        told_options = () if options == RowOptions() else (options,)
         return StageOrder(
-            template=self._template(session, source),
-            drafts=lambda: source.drafts(prompt),
+            template=self._template(session, source, endpoint, context),
+            drafts=lambda: source.drafts(prompt, *told_options),
             mark=mark,
             # Once a try has waited, its job must be in the ledger: one that is not was lost, not new.
             first_try=ti.try_number <= 1 and self._woken_by is None,
             id_origin=source.id_origin,
+            place_name=source.place_name,
             owner=self.task_id,
             known_tasks=self._known_tasks(),
             rerun=Rerun(self.rerun),
             on_empty=OnEmpty(self.on_empty),
             job_timeout=self.job_timeout.total_seconds(),
-            describe={
-                "task": {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id},
-                "output_schema": schema_path(self.output_schema),
-                "sink": self.sink.serialize() if self.sink is not None else None,
-            },
+            min_rows=self.min_rows,
+            reuse=self.reuse,
+            describe=self._description(ti),
             remember={"tries": tries},
         )
 
-    def _template(self, session: JobSession, source: ResolvedSource) -> RequestTemplate:
+    def _row_options(self) -> RowOptions:
+        redact = load_callable(self.redact, "redact", arguments=1) if self.redact is not None else None
+        return RowOptions(carry=self.carry, samples=self.samples, redact=redact)
+
+    def _description(self, ti: Any) -> dict[str, Any]:
+        """Return what later tasks and the command line take from the job where they are not told."""
+        return {
+            "task": {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id},
+            "output_schema": schema_path(self.output_schema),
+            "validate": callable_path(self.validate, "validate") if self.validate is not None else None,
+            "echo": dict(self.echo) if self.echo is not None else None,
+            "carry": list(self.carry),
+            "sink": self.sink.serialize() if self.sink is not None else None,
+            "retention": self.retention.serialize() if self.retention is not None else None,
+        }
+
+    def _template(
+        self, session: JobSession, source: ResolvedSource, endpoint: str, context: Context
+    ) -> RequestTemplate:
         schema = session.tools.spec.judge.schema
+        asked: dict[str, Any] = {
+            "endpoint": endpoint,
+            "output_schema": schema.json_schema if schema is not None else None,
+            "schema_name": schema.name if schema is not None else "answer",
+        }
         if source.native:
-            return RequestTemplate(
-                endpoint=source.endpoint or "/v1/chat/completions",
-                model=self.model or "",
-                output_schema=schema.json_schema if schema is not None else None,
-                schema_name=schema.name if schema is not None else "answer",
-                native=True,
-            )
+            return RequestTemplate(model=self.model or "", native=True, **asked)
         model = self.model or session.hook.account().model
         if not model:
             raise ConfigurationError(
                 f"no model: give model=… or set the default model of connection {session.hook.llm_conn_id!r}"
             )
-        params = dict(self.params)
+        params = resolved(self.request_params, context)
         if self.max_tokens is not None:
             params["max_tokens"] = self.max_tokens
-        return RequestTemplate(
-            endpoint="/v1/chat/completions",
-            model=model,
-            params=params,
-            output_schema=schema.json_schema if schema is not None else None,
-            schema_name=schema.name if schema is not None else "answer",
-        )
+        return RequestTemplate(model=model, params=params, **asked)
 
     def _refuse_when_cleared_alone(self, job: Job | None, mark: int | str, context: Context) -> None:
         """Refuse before anything is paid that no later task would read."""
