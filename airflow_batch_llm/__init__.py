@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_batch_llm.operators.redrive import BatchLLMRedriveOperator
     from airflow_batch_llm.operators.retry import BatchLLMRetryOperator
     from airflow_batch_llm.operators.submit import BatchLLMSubmitOperator
-    from airflow_batch_llm.prompts import RowPrompt
+    from airflow_batch_llm.prompts import Image, RowPrompt
     from airflow_batch_llm.sinks.sql import SqlSink
     from airflow_batch_llm.sources.files import FileSource
     from airflow_batch_llm.sources.openai_file import OpenAIBatchFile
@@ -30,6 +30,7 @@ _HOMES = {
     "BatchLLMRetryOperator": "operators.retry",
     "BatchLLMSubmitOperator": "operators.submit",
     "FileSource": "sources.files",
+    "Image": "prompts",
     "OpenAIBatchFile": "sources.openai_file",
     "RowPrompt": "prompts",
     "RowRetry": "core.policy",
@@ -46,6 +47,7 @@ __all__ = [
     "BatchLLMRetryOperator",
     "BatchLLMSubmitOperator",
     "FileSource",
+    "Image",
     "OpenAIBatchFile",
     "RowPrompt",
     "RowRetry",

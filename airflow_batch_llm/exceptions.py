@@ -77,6 +77,19 @@ class EmptySourceError(InputError):
     code = "BLLM-014"
 
 
+class ResultsError(InputError):
+    """Results that cannot be read: no such job, not settled yet, nothing published, or purged."""
+
+    code = "BLLM-017"
+
+
+class FileUnavailable(BatchLLMError):
+    """The storage of a file that a row names (an image) does not answer. Try again later."""
+
+    code = "BLLM-019"
+    deterministic = False
+
+
 class TooFewRows(InputError):
     """The source returned fewer rows than ``min_rows``: what fills it is likely broken."""
 
@@ -226,6 +239,12 @@ class WorkspaceError(BatchLLMError):
 
     code = "BLLM-050"
     deterministic = False
+
+
+class JobPurged(BatchLLMError):
+    """What this step needs of the job's requests or answers was purged."""
+
+    code = "BLLM-051"
 
 
 class SinkError(BatchLLMError):

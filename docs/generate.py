@@ -64,6 +64,7 @@ BLOCKS: dict[str, Any] = {
             "RowsSource",
             "OpenAIBatchFile",
             "RowPrompt",
+            "Image",
             "RowRetry",
             "SqlSink",
         )
