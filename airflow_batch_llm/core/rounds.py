@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from airflow_batch_llm.core.endings import FAILED_WHOLE
+from airflow_batch_llm.core.endpoints import RESPONSES
 from airflow_batch_llm.core.files import begin_plan, iter_member_ids, iter_outcomes, iter_requests, plan_path
 from airflow_batch_llm.core.model import (
     Attempt,
@@ -174,19 +175,35 @@ def _again(
         outcome.verdict, outcome.code, model=batch.model, params=template.params, overrides=batch.overrides
     )
     request = msgspec.structs.replace(request, history=(*request.history, attempt_of(batch, outcome)))
-    if template.native and (model, overrides) != (batch.model, dict(batch.overrides)):
-        request = _changed_native(request, model, overrides)
+    if (model, overrides) != (batch.model, dict(batch.overrides)):
+        request = _with_own_members_changed(request, template, model, overrides)
     return _Again(request, model, overrides, cut_before)
 
 
-def _changed_native(request: Request, model: str, overrides: Mapping[str, Any]) -> Request:
-    """Change a ready-made body: its own names for model and limit."""
-    body = msgspec.json.decode(request.body)
-    body["model"] = model
+def _with_own_members_changed(
+    request: Request, template: RequestTemplate, model: str, overrides: Mapping[str, Any]
+) -> Request:
+    """Change model and limit where the body itself names them, which goes before what the batch says.
+
+    A ready-made body names everything: there, what it lacks is put in.
+    """
+    body: dict[str, Any] = msgspec.json.decode(request.body, type=dict[str, msgspec.Raw])
+    changed: dict[str, Any] = {}
+    if template.native or "model" in body:
+        changed["model"] = model
     if "max_tokens" in overrides:
-        name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-        body[name] = overrides["max_tokens"]
-    return msgspec.structs.replace(request, body=msgspec.Raw(msgspec.json.encode(body, order="sorted")))
+        named = [name for name in _LIMITS if name in body]
+        if template.native and not named:
+            named = ["max_output_tokens" if template.endpoint == RESPONSES else "max_tokens"]
+        changed |= dict.fromkeys(named, overrides["max_tokens"])
+    if not changed:
+        return request
+    encoded = msgspec.json.encode(body | changed, order="sorted")
+    return msgspec.structs.replace(request, body=msgspec.Raw(encoded))
+
+
+#: What bodies of the endpoints call the output limit.
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def _pin(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_batch_llm.core.endpoints import COMPLETIONS
-from airflow_batch_llm.prompts.columns import body_of, history_of
+from airflow_batch_llm.prompts.columns import BODY_SHAPE, body_of, history_of
+from airflow_batch_llm.prompts.faults import RowFault
 from airflow_batch_llm.prompts.images import ImageReader
 from airflow_batch_llm.prompts.templates import Rendering, Row, Templates
 
@@ -29,6 +30,11 @@ class CompiledPrompt:
     def columns(self) -> frozenset[str]:
         """The columns that the prompt names literally."""
         return self._templates.columns
+
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """The columns that can matter to a body, None where any may."""
+        return self._templates.reads
 
     def body(self, row: Mapping[str, Any], label: str = "") -> Body:
         """Render the body for a row.
@@ -133,6 +139,18 @@ def text_body(endpoint: str, text: Rendering | None, images: Sequence[ImageReade
     assert text is not None
     render = text.render
     return lambda row: {member: render(row)}
+
+
+def given_body(written: Rendering) -> Callable[[Row], Body]:
+    """Return what makes a body that the author wrote in the endpoint's own form."""
+
+    def make(row: Row) -> Body:
+        body: Body = written.render(row)
+        if body.get("model", "one") == "":
+            raise RowFault(BODY_SHAPE, "the body names no model")
+        return body
+
+    return make
 
 
 def column_body(column: str, endpoint: str) -> Callable[[Row], Body]:

@@ -15,6 +15,7 @@ from airflow_batch_llm.prompts.compiled import (
     CompiledPrompt,
     chat_body,
     column_body,
+    given_body,
     given_messages,
     plain_chat_body,
     text_body,
@@ -168,7 +169,7 @@ class RowPrompt(Declared):
             fault = body_fault(self.body, endpoint)
             if fault:
                 raise PromptError(f"the prompt's body {fault}")
-            return templates.compile(self.body, "the body").render
+            return given_body(templates.compile(self.body, "the body"))
         images = [self._reader(image, i, context, templates, endpoint) for i, image in enumerate(self.images)]
         if self.messages is not None:
             written = given_messages(
