@@ -15,10 +15,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from airflow_batch_llm.server.admin_api import AdminApi
-from airflow_batch_llm.server.chat import error_body
 from airflow_batch_llm.server.gate import HEALTH, Gate, NoReply
 from airflow_batch_llm.server.openai_api import OpenAIApi, bad_call
 from airflow_batch_llm.server.openai_objects import BadCall
+from airflow_batch_llm.server.replies import error_body
 from airflow_batch_llm.server.services import Services
 
 #: Threads for database calls; each keeps one connection.

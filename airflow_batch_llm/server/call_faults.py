@@ -9,9 +9,9 @@ from anyio.to_thread import run_sync
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from airflow_batch_llm.server.chat import error_body
 from airflow_batch_llm.server.faults import ScenarioStore
 from airflow_batch_llm.server.gate import NoReply
+from airflow_batch_llm.server.replies import error_body
 from airflow_batch_llm.server.scenario import CallRule
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from airflow_batch_llm.server.replies import (
+    BadBody,
+    answered,
+    check_context,
+    check_numbers,
+    digest_of,
+    failed_in_200,
+    read_body,
+    size_of,
+)
 from airflow_batch_llm.server.scenario import RowRule
-from airflow_batch_llm.server.schema_instances import SchemaError
-from airflow_batch_llm.server.simulated import CONTEXT_TOKENS, Ask, Said, cut, say, tokens_of
+from airflow_batch_llm.server.simulated import REFUSAL, Ask, Said, beginning, say, tokens_of
 from airflow_batch_llm.server.wire import Reply, Request
 
-PATH = "/v1/chat/completions"
 _encoder = msgspec.json.Encoder()
 _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
@@ -73,17 +80,11 @@ class _Body(msgspec.Struct):
 _body = msgspec.json.Decoder(_Body)
 
 
-class BadBody(Exception):
-    """The endpoint refuses the body: ``code``, ``param``."""
-
-    def __init__(self, message: str, *, code: str | None, param: str | None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.param = param
-
-
 class ChatCompletions:
     """The endpoint ``/v1/chat/completions``."""
+
+    piece = 1_000
+    spoils = frozenset({"error_in_200", "truncated", "content_filter", "refusal", "empty", "invalid_json"})
 
     def prompt(self, body: bytes) -> str:
         try:
@@ -93,20 +94,18 @@ class ChatCompletions:
 
     def simulate(self, request: Request, created: int) -> Reply:
         """Answer one request with the simulated model."""
-        try:
-            body = _read(request.body)
+
+        def answer(raw: bytes) -> tuple[Any, int, int]:
+            body = _read(raw)
             tool = _forced_tool(body)
             said = say(_ask(body, tool))
-        except BadBody as e:
-            return error_reply(400, str(e), code=e.code, param=e.param)
-        except SchemaError as e:
-            return error_reply(400, str(e), code="invalid_json_schema", param="response_format")
-        return _reply(request, body, tool, said, created)
+            return _answer(raw, body, tool, said, created), said.input_tokens, said.output_tokens
+
+        return answered(request, "response_format", answer)
 
     def spoil(self, reply: Reply, rule: RowRule) -> Reply:
         if rule.fault == "error_in_200":
-            body = error_body("The model failed.", kind="server_error", code=rule.code or "internal_error")
-            return Reply(200, _encoder.encode(body))
+            return failed_in_200(rule)
         body = _any.decode(reply.body)
         choice = body["choices"][0]
         _SPOILED[rule.fault](choice)
@@ -118,9 +117,8 @@ class ChatCompletions:
 
 
 def _truncate(choice: dict[str, Any]) -> None:
-    content = choice["message"].get("content") or ""
     choice["finish_reason"] = "length"
-    choice["message"]["content"] = cut(content, max(1, len(content.encode()) // 8))
+    choice["message"]["content"] = beginning(choice["message"].get("content") or "")
 
 
 def _filter(choice: dict[str, Any]) -> None:
@@ -129,7 +127,7 @@ def _filter(choice: dict[str, Any]) -> None:
 
 
 def _refuse(choice: dict[str, Any]) -> None:
-    choice["message"] |= {"content": None, "refusal": "I'm sorry, I can't help with that."}
+    choice["message"] |= {"content": None, "refusal": REFUSAL}
 
 
 def _empty(choice: dict[str, Any]) -> None:
@@ -149,55 +147,19 @@ _SPOILED: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
-def error_body(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
-    """Return OpenAI's error envelope."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-def error_reply(
-    status: int,
-    message: str,
-    *,
-    code: str | None,
-    param: str | None = None,
-    kind: str = "invalid_request_error",
-) -> Reply:
-    """Return a failed row's reply."""
-    return Reply(status, _encoder.encode(error_body(message, kind=kind, code=code, param=param)))
-
-
 def _read(raw: bytes) -> _Body:
-    try:
-        body = _body.decode(raw)
-    except msgspec.ValidationError as e:
-        # Types and the place, never a value: "Expected `int`, got `str` - at `$.max_tokens`".
-        text = str(e)
-        missing = "missing required field" in text
-        param = text.split("`")[1] if missing else text.rpartition("$.")[2].rstrip("`") or None
-        raise BadBody(
-            "A required parameter is missing." if missing else "A parameter has the wrong type.",
-            code="missing_required_parameter" if missing else "invalid_type",
-            param=param,
-        ) from e
+    body = read_body(_body, raw)
     if not body.messages:
         raise BadBody("messages is empty.", code="empty_array", param="messages")
-    for name in ("max_tokens", "max_completion_tokens"):
-        value = getattr(body, name)
-        if value is not None and value < 1:
-            raise BadBody(f"{name} must be at least 1.", code="integer_below_min_value", param=name)
-    if body.temperature is not None and not 0 <= body.temperature <= 2:
-        raise BadBody("temperature must be from 0 to 2.", code="invalid_value", param="temperature")
+    check_numbers(
+        body.temperature, max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens
+    )
     return body
 
 
 def _ask(body: _Body, tool: _Tool | None) -> Ask:
-    size = sum(len(message.text().encode("utf-8", "surrogatepass")) for message in body.messages)
-    if tokens_of(size) > CONTEXT_TOKENS:
-        raise BadBody(
-            f"The messages are longer than the context of {CONTEXT_TOKENS} tokens.",
-            code="context_length_exceeded",
-            param="messages",
-        )
+    size = sum(size_of(message.text()) for message in body.messages)
+    check_context(size, "messages")
     schema, as_json = None, False
     wanted = body.response_format
     if tool is not None:
@@ -227,8 +189,8 @@ def _forced_tool(body: _Body) -> _Tool | None:
     raise BadBody("tool_choice names no tool.", code="invalid_value", param="tool_choice")
 
 
-def _reply(request: Request, body: _Body, tool: _Tool | None, said: Said, created: int) -> Reply:
-    digest = hashlib.blake2b(request.body, digest_size=12).hexdigest()
+def _answer(raw: bytes, body: _Body, tool: _Tool | None, said: Said, created: int) -> dict[str, Any]:
+    digest = digest_of(raw)
     message: dict[str, Any] = {"role": "assistant", "content": said.text, "refusal": None}
     finish = "stop" if said.whole else "length"
     if tool is not None:
@@ -239,7 +201,7 @@ def _reply(request: Request, body: _Body, tool: _Tool | None, said: Said, create
         }
         if said.whole and body.tool_choice == "required":
             finish = "tool_calls"
-    answer = {
+    return {
         "id": f"chatcmpl-{digest}",
         "object": "chat.completion",
         "created": created,
@@ -253,4 +215,3 @@ def _reply(request: Request, body: _Body, tool: _Tool | None, said: Said, create
             "completion_tokens_details": {"reasoning_tokens": 0},
         },
     }
-    return Reply(200, _encoder.encode(answer), said.input_tokens, said.output_tokens)

@@ -184,40 +184,47 @@ class Engine:
             self._execute_piece(batch, scenario, min(stops) - batch.rows_done)
 
     def _execute_piece(self, batch: StoredBatch, scenario: Scenario, most: int) -> None:
-        lines, offset = self._read(batch, min(most, self._upstream.piece))
+        lines = self._read(batch, min(most, self._upstream.piece))
         faults = RowFaults(self._db.connection(), batch.scenario, scenario)
-        piece = self._runner(batch, faults).execute(batch.rows_done + 1, lines)
-        self._commit(batch, piece, len(lines), offset, faults)
+        piece = self._runner(batch, faults).execute(
+            batch.rows_done + 1, [line.removesuffix(b"\n") for line in lines]
+        )
+        self._commit(batch, piece, lines, faults)
 
     def _leave_out_piece(self, batch: StoredBatch, code: str, scenario: Scenario) -> None:
-        lines, offset = self._read(batch, 1_000)
+        lines = self._read(batch, 1_000)
         faults = RowFaults(self._db.connection(), batch.scenario, scenario)
-        piece = self._runner(batch, faults).leave_out(batch.rows_done + 1, lines, code)
-        self._commit(batch, piece, len(lines), offset, faults)
+        piece = self._runner(batch, faults).leave_out(
+            batch.rows_done + 1, [line.removesuffix(b"\n") for line in lines], code
+        )
+        self._commit(batch, piece, lines, faults)
 
     def _runner(self, batch: StoredBatch, faults: RowFaults) -> RowRunner:
         return RowRunner(
             batch, self._dialects[batch.dialect], endpoint_of(batch.endpoint), self._upstream, faults
         )
 
-    def _read(self, batch: StoredBatch, most: int) -> tuple[list[bytes], int]:
-        """Return the next lines without their ends, and the offset behind them."""
+    def _read(self, batch: StoredBatch, most: int) -> list[bytes]:
+        """Return the next lines with their ends."""
         lines: list[bytes] = []
         size = 0
         with self._files.path(batch.input_file_id).open("rb") as file:
             file.seek(batch.input_offset)
             while len(lines) < most and size < _PIECE_BYTES and (line := file.readline()):
                 size += len(line)
-                lines.append(line.removesuffix(b"\n"))
-        return lines, batch.input_offset + size
+                lines.append(line)
+        return lines
 
-    def _commit(self, batch: StoredBatch, piece: Piece, rows: int, offset: int, faults: RowFaults) -> None:
-        """Append to the parts, then record it; a batch that was cancelled meanwhile records nothing."""
+    def _commit(self, batch: StoredBatch, piece: Piece, lines: list[bytes], faults: RowFaults) -> None:
+        """Append to the parts, then record it; a batch that was cancelled meanwhile records nothing.
+
+        :param lines: from the first one that the piece is about; it may have left the last ones.
+        """
         _append(self._part(batch, "output"), batch.output_bytes, piece.output)
         _append(self._part(batch, "error"), batch.error_bytes, piece.errors)
         progress = Progress(
-            rows,
-            offset,
+            piece.rows,
+            batch.input_offset + sum(map(len, lines[: piece.rows])),
             len(piece.output),
             len(piece.errors),
             piece.completed,

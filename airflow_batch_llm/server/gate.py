@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from airflow_batch_llm.server.chat import error_body
+from airflow_batch_llm.server.replies import error_body
 from airflow_batch_llm.server.request_log import RequestLog
 
 HEALTH = "/health"

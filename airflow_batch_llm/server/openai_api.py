@@ -12,7 +12,6 @@ from starlette.routing import Route
 
 from airflow_batch_llm.server.batches import StoredBatch
 from airflow_batch_llm.server.call_faults import Handler, spoiled
-from airflow_batch_llm.server.chat import error_body
 from airflow_batch_llm.server.downloads import Download
 from airflow_batch_llm.server.files import DEFAULT_LIFE, StoredFile
 from airflow_batch_llm.server.openai_lines import OpenAIDialect
@@ -25,6 +24,7 @@ from airflow_batch_llm.server.openai_objects import (
     parse_life,
     wants_looks_counted,
 )
+from airflow_batch_llm.server.replies import error_body
 from airflow_batch_llm.server.services import Services
 from airflow_batch_llm.server.uploads import Upload, UploadRefused, receive_upload
 

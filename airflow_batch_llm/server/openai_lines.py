@@ -11,7 +11,12 @@ from typing import Any
 
 import msgspec
 
+from airflow_batch_llm.server.inputs import number_of_inputs
 from airflow_batch_llm.server.wire import LineChecker, LineError, Reply, Request
+
+_EMBEDDINGS = "/v1/embeddings"
+#: Most texts that the requests of an embeddings batch may hold together.
+_MOST_INPUTS = 50_000
 
 _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
@@ -82,6 +87,7 @@ class _Checker:
         self._endpoint = endpoint
         self._unknown = unknown_models
         self._seen: set[bytes] = set()
+        self._inputs = 0
 
     def check(self, number: int, line: bytes) -> LineError | None:
         try:
@@ -120,4 +126,8 @@ class _Checker:
         self.model = model
         if body.get("stream"):
             return "streaming_unsupported", "stream is not supported in a batch.", "body.stream"
+        if self._endpoint == _EMBEDDINGS:
+            self._inputs += number_of_inputs(body.get("input"))
+            if self._inputs > _MOST_INPUTS:
+                return "invalid_request", f"The file holds more than {_MOST_INPUTS} inputs.", "body.input"
         return None

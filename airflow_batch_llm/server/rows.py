@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 
 from airflow_batch_llm.server.batches import StoredBatch
 from airflow_batch_llm.server.charge_log import Charge
-from airflow_batch_llm.server.chat import error_reply
 from airflow_batch_llm.server.faults import RowFaults
+from airflow_batch_llm.server.replies import error_reply
 from airflow_batch_llm.server.scenario import RowRule
 from airflow_batch_llm.server.wire import Dialect, Endpoint, Reply, Request, Upstream
 
 #: Faults that spoil an answer; the others come in place of one.
 _SPOILING = frozenset({"error_in_200", "truncated", "content_filter", "refusal", "empty", "invalid_json"})
+#: Bytes of answers that are enough for one piece.
+_FULL = 8_000_000
 _UNCHARGED = frozenset({"error_in_200", "missing"})
 
 
@@ -25,6 +27,7 @@ class Piece:
     output: bytearray = field(default_factory=bytearray)
     errors: bytearray = field(default_factory=bytearray)
     charges: list[Charge] = field(default_factory=list)
+    rows: int = 0
     completed: int = 0
     failed: int = 0
     input_tokens: int = 0
@@ -44,7 +47,17 @@ class RowRunner:
         self._faults = faults
 
     def execute(self, first: int, lines: Sequence[bytes]) -> Piece:
-        """Run lines; ``first`` is the number of the first one, from 1."""
+        """Run lines, or the first of them where their answers are long (``Piece.rows``).
+
+        :param first: number of the first line, from 1.
+        """
+        piece = Piece()
+        while piece.rows < len(lines) and len(piece.output) < _FULL:
+            some = lines[piece.rows : piece.rows + self._endpoint.piece]
+            self._execute(piece, first + piece.rows, some)
+        return piece
+
+    def _execute(self, piece: Piece, first: int, lines: Sequence[bytes]) -> None:
         requests = [self._dialect.read(number, line) for number, line in enumerate(lines, start=first)]
         rules = [self._rule(request) for request in requests]
         asked = [
@@ -54,7 +67,6 @@ class RowRunner:
         ]
         created = self._batch.in_progress_at or self._batch.created_at
         answers = iter(self._upstream.answer(self._batch.endpoint, asked, created) if asked else ())
-        piece = Piece()
         for request, rule in zip(requests, rules, strict=True):
             if rule is None:
                 reply = next(answers)
@@ -65,7 +77,6 @@ class RowRunner:
             else:
                 reply = _instead(rule)
             self._add(piece, request, rule, reply)
-        return piece
 
     def leave_out(self, first: int, lines: Sequence[bytes], code: str) -> Piece:
         """Write lines that are not executed into the error file, under ``code``."""
@@ -73,14 +84,20 @@ class RowRunner:
         for number, line in enumerate(lines, start=first):
             custom_id = self._dialect.read(number, line).custom_id
             piece.errors += self._dialect.unexecuted(row_id(self._batch.id, number), custom_id, code) + b"\n"
+            piece.rows += 1
         return piece
 
     def _rule(self, request: Request) -> RowRule | None:
-        return self._faults.choose(
+        """Return what the scenario does to a row; a fault that its endpoint's answers cannot have is none."""
+        rule = self._faults.choose(
             request.line, request.custom_id, request.model, lambda: self._endpoint.prompt(request.body)
         )
+        if rule is not None and rule.fault in _SPOILING and rule.fault not in self._endpoint.spoils:
+            return None
+        return rule
 
     def _add(self, piece: Piece, request: Request, rule: RowRule | None, reply: Reply) -> None:
+        piece.rows += 1
         fault = rule.fault if rule is not None else None
         charged = reply.status == 200 and fault not in _UNCHARGED
         if fault == "missing":
@@ -130,7 +147,5 @@ def _instead(rule: RowRule) -> Reply:
     if fault == "insufficient_quota":
         return error_reply(429, "The quota is used up.", code="insufficient_quota", kind="insufficient_quota")
     if fault == "context_length_exceeded":
-        return error_reply(
-            400, "The messages are too long.", code="context_length_exceeded", param="messages"
-        )
+        return error_reply(400, "The prompt is too long.", code="context_length_exceeded", param="messages")
     return error_reply(400, "The request was refused.", code=rule.code or "invalid_value", param=rule.param)

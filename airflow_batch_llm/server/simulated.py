@@ -16,6 +16,7 @@ from airflow_batch_llm.server.schema_instances import make_instance
 
 MODEL = "simulated"
 CONTEXT_TOKENS = 128_000
+REFUSAL = "I'm sorry, I can't help with that."
 _encoder = msgspec.json.Encoder()
 
 
@@ -63,6 +64,11 @@ def tokens_of(size: int) -> int:
 def cut(text: str, tokens: int) -> str:
     """Return as much of the text as so many tokens hold."""
     return text.encode("utf-8", "replace")[: tokens * 4].decode("utf-8", "ignore")
+
+
+def beginning(text: str) -> str:
+    """Return what is left of an answer that a scenario cuts off."""
+    return cut(text, max(1, len(text.encode()) // 8))
 
 
 def _text(ask: Ask) -> str:

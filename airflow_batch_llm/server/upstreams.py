@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import msgspec
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from airflow_batch_llm.server.chat import PATH as CHAT
 from airflow_batch_llm.server.chat import ChatCompletions
+from airflow_batch_llm.server.completions import Completions
+from airflow_batch_llm.server.embeddings import Embeddings
+from airflow_batch_llm.server.moderations import Moderations
+from airflow_batch_llm.server.responses import Responses
 from airflow_batch_llm.server.simulated import MODEL
 from airflow_batch_llm.server.wire import Endpoint, Reply, Request
 
+
+class SimulatedEndpoint(Endpoint, Protocol):
+    """An endpoint that the simulated model serves."""
+
+    def simulate(self, request: Request, created: int) -> Reply:
+        """Answer one request. :param created: unix seconds for the body."""
+        ...
+
+
 #: The endpoints that a batch can be for.
-ENDPOINTS: dict[str, ChatCompletions] = {CHAT: ChatCompletions()}
+ENDPOINTS: dict[str, SimulatedEndpoint] = {
+    "/v1/chat/completions": ChatCompletions(),
+    "/v1/completions": Completions(),
+    "/v1/responses": Responses(),
+    "/v1/embeddings": Embeddings(),
+    "/v1/moderations": Moderations(),
+}
 
 
 def endpoint_of(path: str) -> Endpoint:
@@ -119,6 +137,11 @@ def _reply(response: httpx.Response) -> Reply:
     return Reply(
         response.status_code,
         _encoder.encode(value),
-        int(counts.get("prompt_tokens") or 0),
-        int(counts.get("completion_tokens") or 0),
+        _count(counts, "prompt_tokens", "input_tokens"),
+        _count(counts, "completion_tokens", "output_tokens"),
     )
+
+
+def _count(counts: dict[str, Any], *names: str) -> int:
+    """Return the first count that is there; responses call them otherwise than the older endpoints."""
+    return next((int(counts[name]) for name in names if counts.get(name)), 0)

@@ -78,6 +78,11 @@ class Dialect(Protocol):
 class Endpoint(Protocol):
     """One kind of request: knows its prompt, and what its bodies look like when a scenario spoils them."""
 
+    #: How many of its answers are held at once.
+    piece: int
+    #: The faults of a scenario that its answers can be spoiled with.
+    spoils: frozenset[str]
+
     def prompt(self, body: bytes) -> str:
         """Return the text that is asked; empty where the body cannot be read."""
         ...
