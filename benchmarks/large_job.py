@@ -2,10 +2,10 @@
 
 ::
 
-    python -m benchmarks.large_job --rows 120000 --row-bytes 800 --ledger postgresql
+    python -m benchmarks.large_job --rows 1000000 --row-bytes 800 --source parquet --ledger postgresql
 
 A DAG of ``batch_llm_group`` runs in a process of its own (``dag.test()``: real tasks, real trigger),
-reads its rows from a database, sends them to a local batch server (a process of its own, the
+reads its rows from Parquet files or a database, sends them to a local batch server (a process of its own, the
 provider's real limit of 50,000 requests a batch), and writes answers back. One row in 200 fails once
 and one in 1,000 for good, so there is a retry round and there are dead letters. Ends with status 1
 where the sums do not agree or a process of ours ever held more than ``--limit-mb``.
@@ -25,8 +25,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import machine, peak_mb, peak_mb_of
-from benchmarks.warehouse import Warehouse, open_warehouse
+from benchmarks.processes import cpu_seconds, machine, peak_mb, peak_mb_of
+from benchmarks.warehouse import Warehouse, fill_parquet, open_warehouse
 from tests.local_server import LocalServer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,11 +45,16 @@ def main() -> int:
     folder.chmod(0o755)  # as root, PostgreSQL runs as a user of its own
     try:
         with open_warehouse(args.ledger, folder) as warehouse:
-            warehouse.fill(args.rows, args.row_bytes)
+            parquet = ""
+            if args.source == "parquet":
+                parquet = fill_parquet(folder / "tickets", args.rows, args.row_bytes)
+            else:
+                warehouse.fill(args.rows, args.row_bytes)
             with LocalServer(folder / "server", scenario=SCENARIO) as server:
-                began = time.perf_counter()
-                facts = _run_job(folder, server, warehouse)
+                began, cpu_before = time.perf_counter(), cpu_seconds(server.pid)
+                facts = _run_job(folder, server, warehouse, parquet)
                 facts["seconds"] = time.perf_counter() - began
+                facts["server_cpu"] = cpu_seconds(server.pid) - cpu_before
                 facts["server_mb"] = peak_mb(server.pid)
                 facts["charges"] = server.summary()
             facts["landed"] = warehouse.count("answers")
@@ -66,13 +71,14 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=120_000)
     parser.add_argument("--row-bytes", type=int, default=800, help="bytes of text in each row")
+    parser.add_argument("--source", choices=("parquet", "sql"), default="parquet")
     parser.add_argument("--ledger", choices=("sqlite", "postgresql"), default="postgresql")
     parser.add_argument("--limit-mb", type=float, default=400.0, help="bound of each process (10^6 bytes)")
     parser.add_argument("--dir", help="where the temporary folder is made")
     return parser.parse_args()
 
 
-def _run_job(folder: Path, server: LocalServer, warehouse: Warehouse) -> dict[str, Any]:
+def _run_job(folder: Path, server: LocalServer, warehouse: Warehouse, parquet: str) -> dict[str, Any]:
     home, facts = folder / "airflow", folder / "facts.json"
     (home / "dags").mkdir(parents=True)
     account = {"conn_type": "batch_llm", "host": server.url, "password": server.api_key}
@@ -94,6 +100,7 @@ def _run_job(folder: Path, server: LocalServer, warehouse: Warehouse) -> dict[st
         "AIRFLOW_CONN_WAREHOUSE": json.dumps(warehouse.connection),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "BATCH_LLM_BENCH_FACTS": str(facts),
+        "BATCH_LLM_BENCH_PARQUET": parquet,
     }
     if warehouse.ledger_url is not None:
         environment["AIRFLOW__BATCH_LLM__LEDGER_CONN_ID"] = "warehouse"
@@ -125,25 +132,29 @@ def _faults(facts: dict[str, Any], args: argparse.Namespace) -> list[str]:
 def _table(facts: dict[str, Any], args: argparse.Namespace) -> str:
     counts = facts["counts"]
     lines = [
-        f"{args.rows:,} rows of {args.row_bytes} bytes, ledger and data on {args.ledger}, {machine()}",
+        f"{args.rows:,} rows of {args.row_bytes} bytes from {args.source}, "
+        f"ledger and answers on {args.ledger}",
+        machine(),
         f"batches: {', '.join(f'{b:,}' for b in facts['batches'])} requests",
         f"answered {counts['answered']:,} (in round 0 {counts.get('answered_round_0', 0):,}, "
         f"later {counts.get('answered_later', 0):,}), dead {counts['dead']:,}; landed {facts['landed']:,}; "
         f"paid twice {facts['charges']['answered_twice']}",
         "",
-        f"{'phase':<34}{'seconds':>9}{'rows/s':>12}",
+        f"{'phase':<34}{'seconds':>9}{'rows/s':>12}{'VmHWM, MB':>12}",
     ]
     for name, seconds in facts["phases"].items():
-        lines.append(f"{name:<34}{seconds:>9.1f}{args.rows / max(seconds, 1e-9):>12,.0f}")
+        rate, peak = args.rows / max(seconds, 1e-9), facts["peaks"][name]
+        lines.append(f"{name:<34}{seconds:>9.1f}{rate:>12,.0f}{peak:>12.0f}")
+    rate, peak = args.rows / facts["seconds"], facts["peaks"]["other"]
     lines += [
-        f"{'all, with Airflow around it':<34}{facts['seconds']:>9.1f}{args.rows / facts['seconds']:>12,.0f}",
+        f"{'all; VmHWM of what is around it':<34}{facts['seconds']:>9.1f}{rate:>12,.0f}{peak:>12.0f}",
         "",
-        f"{'process':<34}{'VmHWM, MB':>9}",
-        f"{'tasks and trigger (dag.test)':<34}{facts['task_mb']:>9.0f}",
-        f"{'  the same before the run':<34}{facts['task_mb_before']:>9.0f}",
-        f"{'local batch server':<34}{facts['server_mb']:>9.0f}",
-        f"{'bare: import airflow':<34}{peak_mb_of('import airflow'):>9.0f}",
-        f"{'bare: airflow.sdk and a DAG':<34}{peak_mb_of(_BARE_DAG):>9.0f}",
+        f"{'process':<34}{'CPU, s':>9}{'VmHWM, MB':>12}",
+        f"{'tasks and trigger (dag.test)':<34}{facts['task_cpu']:>9.0f}{facts['task_mb']:>12.0f}",
+        f"{'  the same before the run':<34}{'':>9}{facts['task_mb_before']:>12.0f}",
+        f"{'local batch server':<34}{facts['server_cpu']:>9.0f}{facts['server_mb']:>12.0f}",
+        f"{'bare: import airflow':<34}{'':>9}{peak_mb_of('import airflow'):>12.0f}",
+        f"{'bare: airflow.sdk and a DAG':<34}{'':>9}{peak_mb_of(_BARE_DAG):>12.0f}",
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""The measured process of ``large_job``: one DAG run with ``dag.test()``, timed from inside."""
+"""The measured process of ``large_job``: one DAG run with ``dag.test()``, timed and weighed from inside."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from airflow.sdk import DAG
 import airflow_batch_llm.core.engine as engine_steps
 import airflow_batch_llm.core.settle as settle_steps
 import airflow_batch_llm.core.submit as submit_steps
-from airflow_batch_llm import RowPrompt, RowRetry, SqlSink, SqlSource, batch_llm_group
+from airflow_batch_llm import FileSource, RowPrompt, RowRetry, SqlSink, SqlSource, batch_llm_group
 from airflow_batch_llm.core.model import JobKey
 from airflow_batch_llm.hooks.state import open_ledger
 from airflow_batch_llm.sinks import sql as sql_sink
 from airflow_batch_llm.triggers.batches import BatchLLMTrigger
-from benchmarks.processes import peak_mb
+from benchmarks.processes import cpu_seconds, forget_peak, peak_mb
 
 SCHEMA = {
     "type": "object",
@@ -36,12 +36,17 @@ SCHEMA = {
 }
 
 
+#: What is none of the phases: Airflow around them.
+OTHER = "other"
+
+
 class Stopwatch:
-    """Seconds by phase; what runs inside another phase counts for the inner one only."""
+    """Seconds and VmHWM by phase; what runs inside another phase counts for the inner one only."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        self._stack: list[float] = []
+        self.peaks: dict[str, float] = defaultdict(float)
+        self._stack: list[tuple[str, float]] = []
 
     def times(self, owner: Any, name: str, phase: str) -> None:
         """Replace a function or method of ``owner`` by one that is timed as ``phase``."""
@@ -53,7 +58,7 @@ class Stopwatch:
 
             @functools.wraps(function)
             async def timed_events(*args: Any, **kwargs: Any) -> Any:
-                began = self._begin()
+                began = self._begin(phase)
                 try:
                     async for event in function(*args, **kwargs):
                         yield event
@@ -65,7 +70,7 @@ class Stopwatch:
 
             @functools.wraps(function)
             async def timed_call(*args: Any, **kwargs: Any) -> Any:
-                began = self._begin()
+                began = self._begin(phase)
                 try:
                     return await function(*args, **kwargs)
                 finally:
@@ -75,7 +80,7 @@ class Stopwatch:
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            began = self._begin()
+            began = self._begin(phase)
             try:
                 return function(*args, **kwargs)
             finally:
@@ -83,15 +88,24 @@ class Stopwatch:
 
         return timed
 
-    def _begin(self) -> float:
-        self._stack.append(0.0)
+    def _begin(self, phase: str) -> float:
+        self.weigh()
+        self._stack.append((phase, 0.0))
         return time.perf_counter()
 
     def _end(self, phase: str, began: float) -> None:
+        self.weigh()
         spent = time.perf_counter() - began
-        self.seconds[phase] += spent - self._stack.pop()
+        self.seconds[phase] += spent - self._stack.pop()[1]
         if self._stack:
-            self._stack[-1] += spent
+            outer, inner = self._stack.pop()
+            self._stack.append((outer, inner + spent))
+
+    def weigh(self) -> None:
+        """Count the peak since the last call for the phase that is on now."""
+        phase = self._stack[-1][0] if self._stack else OTHER
+        self.peaks[phase] = max(self.peaks[phase], peak_mb())
+        forget_peak()
 
 
 def make_dag() -> DAG:
@@ -100,7 +114,7 @@ def make_dag() -> DAG:
         batch_llm_group(
             group_id="label",
             llm_conn_id="llm_batch",
-            source=SqlSource("warehouse", "SELECT id, body FROM tickets ORDER BY id", key=["id"]),
+            source=_source(),
             prompt=RowPrompt("Label this ticket.\n\n{{ row.body }}"),
             output_schema=SCHEMA,
             max_tokens=200,
@@ -110,6 +124,13 @@ def make_dag() -> DAG:
             task_args={"retries": 0},
         )
     return dag
+
+
+def _source() -> FileSource | SqlSource:
+    pattern = os.environ.get("BATCH_LLM_BENCH_PARQUET")
+    if pattern:
+        return FileSource(pattern, key=["id"])
+    return SqlSource("warehouse", "SELECT id, body FROM tickets ORDER BY id", key=["id"])
 
 
 def know(dag: DAG) -> None:
@@ -143,8 +164,10 @@ def main() -> None:
     watch.times(sql_sink.SqlTableSink, "land", "sink (read results, upsert)")
     dag = make_dag()
     know(dag)
-    before = peak_mb()
+    before, cpu_before = peak_mb(), cpu_seconds()
     run = dag.test()
+    watch.weigh()
+    cpu = cpu_seconds() - cpu_before
     ledger = open_ledger()
     key = JobKey(ledger.namespace(), "large_job", run.run_id, "label.submit")
     job = ledger.get_job(key.job_id)
@@ -155,8 +178,10 @@ def main() -> None:
         "letters": sum(ledger.count_dead_letters(job.job_id).values()),
         "batches": [batch.requests for batch in ledger.batches(job.job_id)],
         "phases": watch.seconds,
+        "peaks": watch.peaks,
+        "task_cpu": cpu,
         "task_mb_before": before,
-        "task_mb": peak_mb(),
+        "task_mb": max(watch.peaks.values()),
     }
     Path(os.environ["BATCH_LLM_BENCH_FACTS"]).write_text(json.dumps(facts))
 

@@ -1,4 +1,4 @@
-"""What a process needed: the peak of its resident memory, from /proc (Linux)."""
+"""What a process needed: the peak of its resident memory and its processor time, from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ def peak_mb(pid: int | str = "self") -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1_000_000
     raise LookupError(f"/proc/{pid}/status has no VmHWM")
+
+
+def forget_peak() -> None:
+    """Let VmHWM of this process begin anew at what is resident now."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def cpu_seconds(pid: int | str = "self") -> float:
+    """Return the processor time, user and system, that a process has had so far, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_mb_of(code: str) -> float:

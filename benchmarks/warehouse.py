@@ -1,4 +1,4 @@
-"""The database that a measured job reads from and lands in: SQLite, or an embedded PostgreSQL."""
+"""What a measured job reads from and lands in: Parquet files; SQLite or an embedded PostgreSQL."""
 
 from __future__ import annotations
 
@@ -40,6 +40,29 @@ class Warehouse:
         """Return the number of rows of a table."""
         with self.engine.connect() as db:
             return int(db.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+#: Rows of one Parquet file, all in one row group: what writers that are given a table make of it.
+PART_ROWS = 250_000
+
+
+def fill_parquet(folder: Path, rows: int, size: int) -> str:
+    """Write ``rows`` tickets of ``size`` bytes to Parquet files, and return the pattern of their names."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    folder.mkdir()
+    for part, start in enumerate(range(1, rows + 1, PART_ROWS)):
+        numbers = range(start, min(start + PART_ROWS, rows + 1))
+        table = pa.table(
+            {
+                "id": pa.array(numbers, pa.int64()),
+                "body": pa.array((ticket(n, size) for n in numbers), pa.string()),
+                "not_asked_for": pa.array((f"{n} " * 20 for n in numbers), pa.string()),
+            }
+        )
+        parquet.write_table(table, folder / f"part-{part:04d}.parquet", row_group_size=PART_ROWS)
+    return f"{folder}/part-*.parquet"
 
 
 def ticket(number: int, size: int) -> str:

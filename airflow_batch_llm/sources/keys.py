@@ -12,7 +12,7 @@ The rule is fixed, because ids join a job to its answers, to the sink and to ear
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -35,12 +35,14 @@ class KeyColumns:
         except ConfigurationError as e:
             raise SourceError(e.args[0]) from None
 
-    def check_columns(self, row: Mapping[str, Any], what: str) -> None:
-        """:raises SourceError: the row lacks a key column."""
-        missing = [column for column in self.columns if column not in row]
+    def check_columns(self, row: Iterable[str], what: str) -> None:
+        """:raises SourceError: a key column is not among those of a row."""
+        there = list(row)
+        missing = [column for column in self.columns if column not in there]
         if missing:
-            there = ", ".join(map(str, row))
-            raise SourceError(f"{what} has no key column {', '.join(map(repr, missing))}; it has: {there}")
+            raise SourceError(
+                f"{what} has no key column {', '.join(map(repr, missing))}; it has: {', '.join(there)}"
+            )
 
     def of(self, row: Mapping[str, Any], where: str) -> tuple[str | None, dict[str, Any]]:
         """Return a row's id and its key columns as JSON types.
@@ -54,15 +56,20 @@ class KeyColumns:
             if type(value) is not str and type(value) is not int:
                 value = _stable(value, column, where)
             key[column] = value
-        if None in key.values():
-            return None, key
-        if len(self.columns) == 1:
-            return _text(key[self.columns[0]]), key
-        try:
-            return dumps(list(key.values())).decode("utf-8"), key
-        except ValueError:
-            # Half a surrogate pair: hand it on as it is, for the engine to refuse the row by its place.
-            return "\x1f".join(map(_text, key.values())), key
+        return id_of(key), key
+
+
+def id_of(key: Mapping[str, Any]) -> str | None:
+    """Return the id that key columns give, as :meth:`KeyColumns.of` found them."""
+    if None in key.values():
+        return None
+    if len(key) == 1:
+        return _text(next(iter(key.values())))
+    try:
+        return dumps(list(key.values())).decode("utf-8")
+    except ValueError:
+        # Half a surrogate pair: hand it on as it is, for the engine to refuse the row by its place.
+        return "\x1f".join(map(_text, key.values()))
 
 
 def _stable(value: Any, column: str, where: str) -> str | int | bool | None:

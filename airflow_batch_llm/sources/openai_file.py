@@ -11,15 +11,20 @@ from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.declared import Context, Renderer, conn_id_argument, path_argument
 from airflow_batch_llm.exceptions import SourceError
 from airflow_batch_llm.prompts import CompiledPrompt
-from airflow_batch_llm.sources.base import MAX_FAULTS, Source, has_half_surrogate, listed
-from airflow_batch_llm.sources.files import json_objects
+from airflow_batch_llm.sources.base import MAX_FAULTS, RowOptions, Source, listed
+from airflow_batch_llm.sources.json_lines import json_objects
 from airflow_batch_llm.sources.locations import open_input
+from airflow_batch_llm.sources.shaping import AS_THEY_ARE, redacted, sampled
+from airflow_batch_llm.sources.storable import has_half_surrogate
+
+_NOT_REDACTED = frozenset({"custom_id", "method", "url"})
 
 
 class OpenAIBatchFile(Source):
     """A JSON lines file in OpenAI's batch format: ``{"custom_id", "method", "url", "body"}`` a line.
 
-    Bodies are sent as they are, complete with their model. The ids are checked by the engine.
+    Bodies are sent as they are, complete with their model. The ids are checked by the engine. ``redact`` is
+    given the whole line and may change its body only; there are no columns to carry.
 
     :param path: local path or address, also gzipped (``.gz``). Templated.
     :param conn_id: Airflow connection of the storage.
@@ -65,28 +70,43 @@ class OpenAIBatchReader:
                         break
         return self._endpoint
 
-    def drafts(self, prompt: CompiledPrompt | None = None) -> Iterator[Draft]:
+    def place_name(self, place: int) -> str:
+        """Return how errors name a line."""
+        return f"line {place}"
+
+    def drafts(
+        self, prompt: CompiledPrompt | None = None, options: RowOptions = AS_THEY_ARE
+    ) -> Iterator[Draft]:
         """Yield the requests.
 
         A body with a number that is not finite, or with half a surrogate pair, carries a fault and the
         rest goes on.
 
-        :raises SourceError: a prompt is given; lines that are not JSON; lines without a body, of another
-            method than POST, of another url than the first, or without a model. The first 20 are named.
+        :raises SourceError: a prompt or columns to carry are given; lines that are not JSON; lines without a
+            body, of another method than POST, of another url than the first, or without a model. The first 20
+            are named.
         """
         if prompt is not None:
             raise SourceError(f"{self._path} holds ready-made requests and takes no prompt")
+        if options.carry:
+            raise SourceError(
+                f"{self._path} holds ready-made requests, which have no columns to carry "
+                f"({', '.join(map(repr, options.carry))})"
+            )
         endpoint = self.endpoint
         faults: list[str] = []
         with open_input(self._path, self._conn_id) as file:
             for number, line in json_objects(file, self._path):
+                if options.redact is not None:
+                    where = f"{self._path}, line {number}"
+                    line = redacted(options.redact, line, set(line) & _NOT_REDACTED, where)
                 fault = _fault(line, endpoint)
                 if fault is not None:
                     faults.append(f"line {number}: {fault}")
                     if len(faults) > MAX_FAULTS:
                         break
                 elif not faults:
-                    yield _draft(number, line)
+                    yield from sampled(_draft(number, line), options.samples)
         if faults:
             more = len(faults) > MAX_FAULTS
             raise SourceError(f"{self._path}: {listed(faults[:MAX_FAULTS], more=more)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from airflow_batch_llm.core.jsonl import dumps
 from airflow_batch_llm.declared import Context, Renderer, is_reference, names, plain_argument
 from airflow_batch_llm.exceptions import ConfigurationError, SourceError
-from airflow_batch_llm.sources.base import ResolvedSource, RowReader, Source, storable_row
+from airflow_batch_llm.sources.base import ResolvedSource, RowReader, Source
 from airflow_batch_llm.sources.database import is_statement
 from airflow_batch_llm.sources.files import file_reader, format_of
+from airflow_batch_llm.sources.storable import storable_row
 
 #: Largest list of rows, in bytes of JSON, that may travel through Airflow.
 MAX_ROWS_BYTES = 48 * 1024
@@ -85,8 +87,8 @@ class ListReader(RowReader):
         self._rows = rows
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield the rows, numbered from 1."""
-        yield from enumerate(self._rows, 1)
+        """Yield the rows, numbered from 1: copies, since they are read again and a reader may change them."""
+        yield from enumerate(map(copy.deepcopy, self._rows), 1)
 
 
 def as_source(value: Any, key: str | Sequence[str] | None = None) -> Source:

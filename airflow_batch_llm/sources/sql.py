@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from airflow_batch_llm.declared import (
@@ -27,6 +29,9 @@ class SqlSource(Source):
         list on PostgreSQL and MySQL, ``:a`` or ``?`` on SQLite. Templated.
     :param key: the columns that name a row.
     :param chunk_size: rows fetched at a time.
+    :param lookback: how much earlier than the run's ``data_interval_start`` the templates of this source see
+        it, so that rows which came late are read by the next runs. ``logical_date``, ``ds`` and all else stay
+        what they are. With ``reuse`` rows that were answered before cost nothing.
     """
 
     def __init__(
@@ -37,6 +42,7 @@ class SqlSource(Source):
         *,
         key: str | Sequence[str],
         chunk_size: int = 5000,
+        lookback: timedelta | None = None,
     ) -> None:
         if not isinstance(chunk_size, int) or isinstance(chunk_size, bool) or chunk_size < 1:
             raise ConfigurationError(f"chunk_size must be a whole number of at least 1, not {chunk_size!r}")
@@ -50,6 +56,9 @@ class SqlSource(Source):
         self.parameters = parameters
         self.key = names(key, "key")
         self.chunk_size = chunk_size
+        self.lookback = lookback
+        if lookback is not None:
+            self._check_lookback(lookback)
 
     def serialize(self) -> dict[str, Any]:
         """Return the arguments as given."""
@@ -60,14 +69,24 @@ class SqlSource(Source):
             "parameters": plain_argument(self.parameters, "parameters"),
             "key": list(self.key),
             "chunk_size": self.chunk_size,
+            "lookback": plain_argument(self.lookback, "lookback"),
         }
+
+    def _check_lookback(self, lookback: timedelta) -> None:
+        if not isinstance(lookback, timedelta) or lookback <= timedelta():
+            raise ConfigurationError(f"lookback must be a timedelta of more than 0, not {lookback!r}")
+        if not any(_INTERVAL_START.search(text) for text in _texts([self.sql, self.parameters])):
+            raise ConfigurationError(
+                "lookback moves data_interval_start, which neither sql nor parameters of the SqlSource name "
+                '(parameters={"start": "{{ data_interval_start }}"})'
+            )
 
     def _templated(self) -> Iterable[Any]:
         return (self.parameters,)
 
     def resolve(self, context: Context) -> SqlReader:
         """Render connection id, statement and parameters; nothing is opened yet."""
-        render = Renderer(context)
+        render = Renderer(self._moved(context))
         parameters = self.parameters
         if isinstance(parameters, Mapping):
             parameters = {name: render(value) for name, value in parameters.items()}
@@ -80,6 +99,25 @@ class SqlSource(Source):
             self.key,
             self.chunk_size,
         )
+
+    def _moved(self, context: Context) -> Context:
+        """Return the context with the interval's start moved back; a run without an interval has none."""
+        start = context.get("data_interval_start")
+        if self.lookback is None or start is None:
+            return context
+        return {**context, "data_interval_start": start - self.lookback}
+
+
+#: The interval's start as templates name it; not that of ``dag_run`` or another object, which stays.
+_INTERVAL_START = re.compile(r"(?<![\w.])data_interval_start\b")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
 
 
 def _statement(sql: str) -> str:
@@ -94,6 +132,8 @@ def _statement(sql: str) -> str:
 
 class SqlReader(RowReader):
     """The rows of a rendered query."""
+
+    fixed_columns = True
 
     def __init__(
         self,

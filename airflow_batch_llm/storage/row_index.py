@@ -18,7 +18,8 @@ class DiskRowIndex:
         self._db = sqlite3.connect(self._path, isolation_level=None)
         self._db.executescript(
             "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-32768;"
-            "PRAGMA locking_mode=EXCLUSIVE; PRAGMA temp_store=MEMORY;"
+            # Sorting for an index goes to a file as well: in memory it would grow with the job.
+            "PRAGMA locking_mode=EXCLUSIVE; PRAGMA temp_store=FILE;"
             "CREATE TABLE rows (key BLOB PRIMARY KEY, a INTEGER NOT NULL, b INTEGER NOT NULL,"
             " data BLOB) WITHOUT ROWID;"
         )

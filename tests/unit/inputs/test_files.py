@@ -14,7 +14,7 @@ from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import PromptError, SourceError
 from airflow_batch_llm.prompts import RowPrompt
 from airflow_batch_llm.sources import FileSource, OpenAIBatchFile
-from airflow_batch_llm.sources.base import storable_row
+from airflow_batch_llm.sources.storable import storable_row
 
 PROMPT = RowPrompt("{{ row.body }}").resolve({})
 
