@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_batch_llm.core.endpoints import COMPLETIONS
-from airflow_batch_llm.prompts.columns import BODY_SHAPE, body_of, history_of
+from airflow_batch_llm.prompts.columns import BODY_SHAPE, HISTORY_SHAPE, body_of, history_of
 from airflow_batch_llm.prompts.faults import RowFault
 from airflow_batch_llm.prompts.images import ImageReader
 from airflow_batch_llm.prompts.templates import Rendering, Row, Templates
@@ -75,7 +75,10 @@ def chat_body(
         if system is not None:
             messages.insert(0, {"role": "system", "content": system.render(row)})
         if history is not None:
-            messages += history_of(row, history)
+            said = history_of(row, history)
+            if not said and user is None:
+                raise RowFault(HISTORY_SHAPE, "the history is empty, and nothing else is asked")
+            messages += said
         if user is not None:
             messages += user(row)
         return {"messages": messages, **members}

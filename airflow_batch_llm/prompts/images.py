@@ -105,9 +105,12 @@ class ImageReader:
 
     :param within: the folder for ``path``, rendered and absolute; "" for the other ways.
     :param folder: folder of the DAG file, "" where there is none.
+    :raises PromptError: a template does not compile, or no storage takes the folder.
     """
 
     def __init__(self, image: Image, templates: Templates, where: str, *, within: str, folder: str) -> None:
+        if "://" in within:
+            _check_storage(within, image.conn_id, where)
         self._image, self._folder = image, folder
         self._within = within.rstrip("/") + "/"
         self._extra = {"detail": image.detail} if image.detail is not None else {}
@@ -212,6 +215,16 @@ def _fixed_folder(path: str) -> str:
     folder = fixed.rpartition("/")[0]
     # "s3://{{ row.name }}" names a storage and no folder of it.
     return "" if folder.endswith(":/") else folder
+
+
+def _check_storage(folder: str, conn_id: str | None, where: str) -> None:
+    """:raises PromptError: no storage takes addresses of this form; later each row would be refused."""
+    from airflow.sdk import ObjectStoragePath
+
+    try:
+        _ = ObjectStoragePath(folder, conn_id=conn_id).fs
+    except ValueError:
+        raise PromptError(f"{where} is in {folder}, and Airflow knows no storage of that scheme") from None
 
 
 def _nothing(row: Row) -> str:
