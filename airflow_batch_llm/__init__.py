@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from airflow_batch_llm.core.policy import RowRetry
+    from airflow_batch_llm.operators.batch_llm import BatchLLMOperator
     from airflow_batch_llm.operators.dead_letter import BatchLLMDeadLetterOperator
     from airflow_batch_llm.operators.reconcile import BatchLLMReconcileOperator
     from airflow_batch_llm.operators.redrive import BatchLLMRedriveOperator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 #: Where each public name lives; loaded on first use, so that importing the package costs nothing.
 _HOMES = {
     "BatchLLMDeadLetterOperator": "operators.dead_letter",
+    "BatchLLMOperator": "operators.batch_llm",
     "BatchLLMReconcileOperator": "operators.reconcile",
     "BatchLLMRedriveOperator": "operators.redrive",
     "BatchLLMRetryOperator": "operators.retry",
@@ -42,6 +44,7 @@ _HOMES = {
 
 __all__ = [
     "BatchLLMDeadLetterOperator",
+    "BatchLLMOperator",
     "BatchLLMReconcileOperator",
     "BatchLLMRedriveOperator",
     "BatchLLMRetryOperator",

@@ -34,7 +34,14 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_batch_llm.operators.retry",
                 "airflow_batch_llm.operators.dead_letter",
                 "airflow_batch_llm.operators.redrive",
+                "airflow_batch_llm.operators.batch_llm",
             )
+        ],
+        "task-decorators": [
+            {
+                "name": "batch_llm_rows",
+                "class-name": "airflow_batch_llm.decorators.batch_llm_rows.batch_llm_rows_task",
+            }
         ],
         "triggers": [_modules("airflow_batch_llm.triggers.batches")],
         "connection-types": [_connection_type()],

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_batch_llm.core.endpoints import CHAT
-from airflow_batch_llm.core.judge import Judge
+from airflow_batch_llm.judges import make_judge
 from airflow_batch_llm.schemas import answer_schema, described_schema
 
 if TYPE_CHECKING:
     from airflow_batch_llm.core.drafts import AnswerSchema, ResultsFormat
+    from airflow_batch_llm.core.judge import Judge
     from airflow_batch_llm.declared import Context
     from airflow_batch_llm.sinks.sql import SqlSink
 
@@ -47,9 +48,24 @@ class Asking:
             return described_schema(self.description)
         return answer_schema(given)
 
-    def judge(self, schema: AnswerSchema | None, validate: Any, echo: Mapping[str, str] | None) -> Judge:
-        """Return the judge of the job's answers."""
-        return Judge(schema)
+    def judge(
+        self,
+        output_schema: Any,
+        validate: Any,
+        echo: Mapping[str, str] | None,
+        columns: Collection[str] | None = None,
+    ) -> Judge:
+        """Return the judge of the job's answers: what is given, or else what was submitted.
+
+        :param columns: key and carried columns of the source, where they are known.
+        """
+        described = self.description
+        return make_judge(
+            self.schema(output_schema),
+            validate if validate is not None else described.get("validate"),
+            echo if echo is not None else described.get("echo"),
+            columns=columns,
+        )
 
     def sink(
         self,
@@ -72,8 +88,10 @@ class Asking:
         return declared.resolve(context, schema, source_key, **told)
 
 
-def further_formats(
-    formats: Sequence[str], schema: AnswerSchema | None, endpoint: str
-) -> tuple[ResultsFormat, ...]:
-    """Return what the answers are published in beside JSON lines."""
-    return ()
+def further_formats(formats: Sequence[str], schema: AnswerSchema | None) -> tuple[ResultsFormat, ...]:
+    """Return the forms in which the answers are published beside JSON lines."""
+    if set(formats) == {"jsonl"}:
+        return ()
+    from airflow_batch_llm.results.parquet import results_formats
+
+    return results_formats(formats, schema)

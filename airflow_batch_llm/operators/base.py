@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -315,15 +315,15 @@ class BatchLLMJobOperator(BaseOperator):
         hook = BatchLLMHook(conn_id)
         backend = hook.make_backend()
         asked = self.asked(ledger, workspace, key)
-        schema = asked.schema(self.output_schema)
+        judge = asked.judge(self.output_schema, self.validate, self.echo, self.known_columns())
         spec = JobSpec(
             key=key,
             conn_id=conn_id,
             policy=self.row_retry,
-            judge=asked.judge(schema, self.validate, self.echo),
-            sink=asked.sink(self.sink, context, schema),
+            judge=judge,
+            sink=asked.sink(self.sink, context, judge.schema),
             on_deadline=OnDeadline(self.on_deadline),
-            results_formats=further_formats(self.results_formats, schema, asked.endpoint),
+            results_formats=further_formats(self.results_formats, judge.schema),
         )
         tools = Tools(
             ledger=ledger,
@@ -342,6 +342,10 @@ class BatchLLMJobOperator(BaseOperator):
         if job is None or job.plan_id is None:
             return Asking()
         return Asking.described(read_description(workspace, workspace.job_root(key), job.plan_id))
+
+    def known_columns(self) -> Collection[str] | None:
+        """Return the key and carried columns, None where this task cannot know them."""
+        return None
 
     def _conn_of_job(self, ledger: Ledger, key: JobKey) -> str:
         job = ledger.get_job(key.job_id)

@@ -78,7 +78,7 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
         accepted = acceptance_of(job)
         if accepted is not None and dead <= accepted.letters:
             self.log.info("%d dead letters are accepted by %s: %s", dead, accepted.actor, accepted.reason)
-            return {**summary(job), "dead_letters": dict(codes.most_common(_SHOWN_CODES))}
+            return self._told(session, job, codes)
         if rows and not answered:
             told = _what_they_say(session, job, codes)
             raise AllRowsFailed(f"job {job.job_id}: none of {rows} rows was answered; {told}")
@@ -88,7 +88,15 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
                 f"job {job.job_id}: {dead} of {rows} rows are dead letters "
                 f"(allowed: {self.max_dead_letter_ratio:.2%}); {told}"
             )
-        return {**summary(job), "dead_letters": dict(codes.most_common(_SHOWN_CODES))}
+        return self._told(session, job, codes)
+
+    def _told(self, session: JobSession, job: Job, codes: Counter[str]) -> dict[str, Any]:
+        """Return the task's XCom."""
+        return {
+            **summary(job),
+            "dead_letters": dict(codes.most_common(_SHOWN_CODES)),
+            "results": session.tools.workspace.url(results_path(session.tools.root, job.revision)),
+        }
 
     def _tell(self, session: JobSession, job: Job, codes: Counter[str]) -> None:
         tools = session.tools

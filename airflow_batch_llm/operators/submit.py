@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_batch_llm.core.endpoints import CHAT, ENDPOINTS, endpoint_path
+from airflow_batch_llm.core.endpoints import ENDPOINTS, endpoint_path
 from airflow_batch_llm.core.model import Job, RequestTemplate
 from airflow_batch_llm.core.opening import refuse_second_owner
 from airflow_batch_llm.core.reuse import Reuse
@@ -33,6 +33,7 @@ from airflow_batch_llm.prompts import RowPrompt
 from airflow_batch_llm.schemas import schema_path
 from airflow_batch_llm.sources.base import RowOptions
 from airflow_batch_llm.sources.rows import as_source
+from airflow_batch_llm.sources.shaping import SAMPLE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -172,6 +173,13 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         endpoint = endpoint_path(self.endpoint)
         return Asking(endpoint=endpoint, carry=self.carry)
 
+    def known_columns(self) -> Collection[str] | None:
+        """Return the key and carried columns; ready-made requests have none."""
+        return (*self._key(), *self.carry)
+
+    def _key(self) -> tuple[str, ...]:
+        return (*self.source.key, SAMPLE) if self.samples > 1 else tuple(self.source.key)
+
     async def work(self, session: JobSession, context: Context) -> Progress:
         """Stage if this revision has no plan yet, send, look."""
         job = session.ledger.get_job(session.tools.spec.key.job_id)
@@ -184,12 +192,12 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
             # Staged: neither source nor prompt is looked at again, they may have changed or gone.
             return await self._send_and_wait(session, None)
         self._refuse_when_cleared_alone(job, mark, context)
-        order = self._order(session, context, mark, tries_with(job, ti))
+        order = self._order(session, context, mark, self._remembered(session, job, ti))
         # Asks for what all rows share; later each row would be refused by itself.
         session.backend.line_encoder(order.template)
         if self.sink is not None:
             asked = Asking(endpoint=order.template.endpoint, carry=self.carry)
-            asked.sink(self.sink, context, session.tools.spec.judge.schema, self.source.key).check()
+            asked.sink(self.sink, context, session.tools.spec.judge.schema, self._key()).check()
         return await self._send_and_wait(session, order)
 
     async def _send_and_wait(self, session: JobSession, order: StageOrder | None) -> Progress:
@@ -201,8 +209,8 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
 
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
         """Skip what follows where there was nothing to do."""
-        if job.counts.get("rows", 0) == 0 and self.on_empty == OnEmpty.SKIP:
-            raise AirflowSkipException("the source returned no row")
+        if self.on_empty == OnEmpty.SKIP:
+            skip_empty(job)
         if job.halt_code:
             self.log.warning(
                 "job %s is halted (%s); what was paid is read by the next task", job.job_id, job.halt_code
@@ -211,10 +219,14 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         self._log_what_was_sent(session, job)
         return summary(job)
 
-    def _note_done(self, session: JobSession, job: Job, context: Context) -> None:
-        """Note that this series of tries has succeeded: a later try can only come from a clear."""
-        done = [job.seen.get("submit"), context["ti"].try_number]
-        mark_until_seen(session.ledger, job, lambda current: {"submit_done": done})
+    def _remembered(self, session: JobSession, job: Job | None, this: Try) -> dict[str, Any]:
+        """Return what the job remembers of the series of tries that begins."""
+        return {"tries": tries_with(job, this)}
+
+    def _note_done(self, session: JobSession, job: Job, context: Context, **also: Any) -> None:
+        """Note that this series of tries is over: a later try can only come from a clear."""
+        done = {"submit_done": [job.seen.get("submit"), context["ti"].try_number], **also}
+        mark_until_seen(session.ledger, job, lambda current: done)
 
     def _log_what_was_sent(self, session: JobSession, job: Job) -> None:
         counts = job.counts
@@ -236,24 +248,20 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         return list(dag.task_ids) if dag is not None else [self.task_id]
 
     def _order(
-        self, session: JobSession, context: Context, mark: int | str, tries: list[list[Any]]
+        self, session: JobSession, context: Context, mark: int | str, remember: Mapping[str, Any]
     ) -> StageOrder:
         ti = context["ti"]
         source: ResolvedSource = self.source.resolve(context)
         endpoint = source.endpoint or endpoint_path(self.endpoint)
-        prompt = None
-        if self.prompt is not None:
-            told = () if endpoint == CHAT else (endpoint,)
-            prompt = self.prompt.resolve(context, *told)
+        prompt = self.prompt.resolve(context, endpoint) if self.prompt is not None else None
         if source.native and prompt is not None:
             raise ConfigurationError("ready-made requests take no prompt")
         if not source.native and prompt is None:
             raise ConfigurationError("a prompt is missing: prompt=RowPrompt(...)")
         options = self._row_options()
-        told_options = () if options == RowOptions() else (options,)
         return StageOrder(
             template=self._template(session, source, endpoint, context),
-            drafts=lambda: source.drafts(prompt, *told_options),
+            drafts=lambda: source.drafts(prompt, options),
             mark=mark,
             # Once a try has waited, its job must be in the ledger: one that is not was lost, not new.
             first_try=ti.try_number <= 1 and self._woken_by is None,
@@ -267,7 +275,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
             min_rows=self.min_rows,
             reuse=self.reuse,
             describe=self._description(ti),
-            remember={"tries": tries},
+            remember=remember,
         )
 
     def _row_options(self) -> RowOptions:
@@ -329,3 +337,9 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
                 f"{self.task_id} was cleared, but {', '.join(finished)} still count as finished and "
                 "would not read what this task pays for: clear with downstream. Nothing was sent"
             )
+
+
+def skip_empty(job: Job) -> None:
+    """:raises AirflowSkipException: the source had no row."""
+    if job.counts.get("rows", 0) == 0:
+        raise AirflowSkipException("the source returned no row")

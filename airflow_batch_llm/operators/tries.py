@@ -44,7 +44,7 @@ def mark_of(job: Job | None, this: Try) -> int | str:
     """
     if job is None:
         return this.max_tries
-    if _of_a_run_made_anew(job, this):
+    if is_of_a_run_made_anew(job, this):
         return f"{this.max_tries}{_ANEW}{this.id}"
     current: int | str = job.seen.get("submit", this.max_tries)
     base, sign, anew = str(current).partition(_ANEW)
@@ -61,7 +61,7 @@ def mark_of(job: Job | None, this: Try) -> int | str:
     return plain
 
 
-def _of_a_run_made_anew(job: Job, this: Try) -> bool:
+def is_of_a_run_made_anew(job: Job, this: Try) -> bool:
     """Say whether the run was deleted and made again with the same id: its tries are counted from 1 again.
 
     The number of a try only rises, and each try has an id of its own.
@@ -80,7 +80,7 @@ def tries_with(job: Job | None, this: Try) -> list[list[Any]]:
     known = [list(entry) for entry in job.seen.get("tries", ())] if job is not None else []
     if not this.id or any(this.id == id_ for _, id_ in known):
         return known
-    if job is not None and _of_a_run_made_anew(job, this):
+    if job is not None and is_of_a_run_made_anew(job, this):
         known = [[0, id_] for _, id_ in known]
     return [*known, [this.number, this.id]][-_MOST_TRIES:]
 
