@@ -39,7 +39,7 @@ class _Item(msgspec.Struct):
     def text(self) -> str:
         if isinstance(self.content, str):
             return self.content
-        return "\n".join(part.text for part in self.content or ())
+        return "\n".join(part.text for part in self.content or () if part.text)
 
 
 class _Format(msgspec.Struct):

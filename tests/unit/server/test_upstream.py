@@ -24,6 +24,16 @@ class Engine(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.seen.append((self.path, self.headers["Authorization"]))
+        if self.path == "/v1/embeddings":
+            data = [{"object": "embedding", "index": 0, "embedding": [0.5, -1.5]}]
+            usage = {"prompt_tokens": 3, "total_tokens": 3}
+            self._send(200, json.dumps({"object": "list", "data": data, "usage": usage}).encode())
+            return
+        if self.path == "/v1/responses":
+            usage = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
+            body = {"object": "response", "status": "completed", "output": [], "usage": usage}
+            self._send(200, json.dumps(body).encode())
+            return
         text = request["messages"][0]["content"]
         if text == "refuse":
             self._send(400, b'{"error": {"message": "no", "type": "BadRequestError", "code": 400}}')
@@ -70,6 +80,19 @@ def test_rows_are_answered_by_the_upstream(engine: str, tmp_path, monkeypatch) -
         assert [row["response"]["status_code"] for row in api.errors(batch)] == [400, 502, 500]
         assert batch["usage"]["output_tokens"] == 40
         assert Engine.seen == [("/v1/chat/completions", "Bearer secret")] * 12
+
+
+def test_every_endpoint_is_forwarded_to_its_own_path(engine: str, tmp_path) -> None:
+    with LocalServer(tmp_path, args=("--upstream", engine)) as server:
+        api = Api(server)
+        for endpoint, output_tokens in (("/v1/embeddings", 0), ("/v1/responses", 4)):
+            body = {"model": "m", "input": "x"}
+            request = {"custom_id": "r-1", "method": "POST", "url": endpoint, "body": body}
+            batch = api.run(json.dumps(request).encode() + b"\n", endpoint=endpoint)
+            assert [row["response"]["status_code"] for row in api.output(batch)] == [200]
+            usage = batch["usage"]
+            assert (usage["input_tokens"], usage["output_tokens"]) == (3, output_tokens)
+        assert [path for path, _ in Engine.seen] == ["/v1/embeddings", "/v1/responses"]
 
 
 def test_an_upstream_that_cannot_be_reached_times_the_row_out(tmp_path, mocker) -> None:
