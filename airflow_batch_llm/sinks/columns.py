@@ -2,58 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_batch_llm.core.drafts import Answer, AnswerSchema, LandingInfo
-from airflow_batch_llm.core.jsonl import dumps
+from airflow_batch_llm.core.endpoints import CHAT, EMBEDDINGS, MODERATIONS
 from airflow_batch_llm.exceptions import SinkError
+from airflow_batch_llm.sinks.kinds import (
+    BOOLEAN,
+    INTEGER,
+    JSON,
+    NUMBER,
+    TEXT,
+    VECTOR,
+    kind_of_values,
+    kind_of_vectors,
+    kind_of_versions,
+    object_kinds,
+)
+
+CUSTOM_ID = "_custom_id"
+LANDED_AT = "_landed_at"
 
 #: Bookkeeping columns in their order, with their kinds. ``_landed_at`` follows them.
 BOOKKEEPING = {
-    "_custom_id": "text",
-    "_model": "text",
-    "_job_id": "text",
-    "_run_id": "text",
-    "_job_created_at": "number",
-    "_revision": "integer",
-    "_round": "integer",
+    CUSTOM_ID: TEXT,
+    "_model": TEXT,
+    "_job_id": TEXT,
+    "_run_id": TEXT,
+    "_job_created_at": NUMBER,
+    "_revision": INTEGER,
+    "_round": INTEGER,
 }
-LANDED_AT = "_landed_at"
+#: What names a row of a table that is only added to.
+JOB_AND_ID = ("_job_id", CUSTOM_ID)
 
-#: The column of an answer that is not an object.
+#: The column of an answer that is not taken apart.
 OUTPUT = "output"
 
-_KINDS = {"string": "text", "integer": "integer", "number": "number", "boolean": "boolean"}
+_MODERATION = {"flagged": BOOLEAN, "categories": JSON, "category_scores": JSON}
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The columns of a sink.
 
-    :param key: the answer's key column -> the table's column.
+    :param key: the answer's key column -> the table's column; without those that ``constants`` fills.
+    :param unique: the table's columns that are unique together.
     :param outputs: the answer's property -> the table's column.
     :param whole: the output is one value in one column, not an object taken apart.
-    :param kinds: table column -> ``text``, ``integer``, ``number`` or ``boolean``, as far as known before
-        the first answer (key columns are not).
+    :param kinds: table column -> kind, as far as known before the first answer (key and carried columns
+        are not).
+    :param constants: table column -> the value that all of the job's rows have there.
+    :param carried: carried source column -> table column.
+    :param version: the table's column that holds the version of the source row, None for none.
     """
 
     key: Mapping[str, str]
+    unique: tuple[str, ...]
     outputs: Mapping[str, str]
     whole: bool
     kinds: Mapping[str, str]
+    constants: Mapping[str, Any]
+    carried: Mapping[str, str]
+    version: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns in the order of :meth:`values`, ``_landed_at`` last."""
         key = [column for column in self.key.values() if column not in BOOKKEEPING]
-        return (*key, *self.outputs.values(), *BOOKKEEPING, LANDED_AT)
-
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """The table's columns that are unique together."""
-        return tuple(self.key.values())
+        return (
+            *self.constants,
+            *key,
+            *self.outputs.values(),
+            *self.carried.values(),
+            *BOOKKEEPING,
+            LANDED_AT,
+        )
 
     def values(self, answer: Answer, info: LandingInfo, landed_at: Any) -> tuple[Any, ...]:
         """Return an answer's values, in the order of :attr:`columns`.
@@ -69,15 +95,17 @@ class Layout:
                     f"answer {answer.custom_id!r} has no key column {name!r}; it has: {sorted(answer.key)}. "
                     "The sink's key must be among the source's key columns"
                 )
-            key.append(cell(answer.key[name]))
+            key.append(answer.key[name])
         if self.whole:
-            outputs = [cell(answer.output)]
+            outputs: Iterable[Any] = (answer.output,)
         else:
             output = answer.output if isinstance(answer.output, Mapping) else {}
-            outputs = [cell(output.get(name)) for name in self.outputs]
+            outputs = map(output.get, self.outputs)
         return (
+            *self.constants.values(),
             *key,
             *outputs,
+            *map(answer.carry.get, self.carried),
             answer.custom_id,
             answer.model,
             info.job_id,
@@ -88,126 +116,104 @@ class Layout:
             landed_at,
         )
 
+    def kinds_with(self, first: Sequence[Answer]) -> dict[str, str]:
+        """Return the kinds of all columns but ``_landed_at``, with what the first answers show."""
+        shown: dict[str, list[Any]] = {
+            column: [answer.key.get(name) for answer in first]
+            for name, column in self.key.items()
+            if column not in BOOKKEEPING
+        }
+        shown |= {
+            column: [answer.carry.get(name) for answer in first] for name, column in self.carried.items()
+        }
+        kinds = {column: kind_of_values([value]) for column, value in self.constants.items()}
+        kinds |= {column: kind_of_values(values) for column, values in shown.items()}
+        if self.version in shown:
+            kinds[self.version] = kind_of_versions(shown[self.version])
+        kinds |= self.kinds
+        for column, kind in kinds.items():
+            if kind == VECTOR:
+                kinds[column] = kind_of_vectors(answer.output for answer in first)
+        return {column: kinds[column] for column in self.columns if column != LANDED_AT}
+
 
 def layout(
-    key: Mapping[str, str], columns: Sequence[str] | Mapping[str, str] | None, schema: AnswerSchema | None
+    key: Mapping[str, str],
+    columns: Mapping[str, str] | None = None,
+    schema: AnswerSchema | None = None,
+    *,
+    endpoint: str = CHAT,
+    carry: Sequence[str] = (),
+    constants: Mapping[str, Any] | None = None,
+    unique: Sequence[str] | None = None,
+    version: str | None = None,
 ) -> Layout:
     """Return the columns of a sink.
 
     :param key: key column -> table column.
-    :param columns: which properties to write; a mapping also renames them. None for all.
-    :raises SinkError: a property is not in the schema, or two values go to the same column.
+    :param columns: properties of the answer, and carried columns that change their names -> table column.
+        Where it names a property, only those it names are written. None for all.
+    :param carry: source columns that stand beside the answers.
+    :param constants: table column -> value that all rows have there.
+    :param unique: the table's columns that are unique together; None for the key.
+    :param version: the source column that holds the version of a source row.
+    :raises SinkError: a property is not in the schema, two values go to the same column, or the version is
+        not written.
     """
-    properties = object_properties(schema)
-    known: Mapping[str, str] = {OUTPUT: "text"} if properties is None else properties
-    outputs = {name: name for name in known} if columns is None else _as_mapping(columns)
+    constants = constants or {}
+    known, whole = _known_outputs(schema, endpoint)
+    wanted = {name: name for name in known} if columns is None else dict(columns)
+    own_key = {name: column for name, column in key.items() if column not in constants}
+    renamed = {name: wanted.pop(name) for name in carry if name not in known and name in wanted}
+    outputs = wanted or {name: name for name in known}
     unknown = sorted(set(outputs) - set(known))
     if unknown:
-        raise SinkError(f"the answers have no {', '.join(map(repr, unknown))}; they have: {', '.join(known)}")
+        raise SinkError(
+            f"the answers have no {', '.join(map(repr, unknown))}; they have: {', '.join(known)}"
+            + (f"; carried are: {', '.join(carry)}" if carry else "")
+        )
+    carried = {name: renamed.get(name, name) for name in carry if name not in own_key}
     kinds = {column: known[name] for name, column in outputs.items()} | BOOKKEEPING
-    key_only = [column for column in key.values() if column not in BOOKKEEPING]
-    targets = [*key_only, *outputs.values(), *BOOKKEEPING, LANDED_AT]
+    key_only = [column for column in own_key.values() if column not in BOOKKEEPING]
+    _check_distinct([*constants, *key_only, *outputs.values(), *carried.values()])
+    return Layout(
+        own_key,
+        tuple(dict.fromkeys(unique if unique is not None else key.values())),
+        outputs,
+        whole,
+        kinds,
+        constants,
+        carried,
+        _version_column(version, own_key | carried),
+    )
+
+
+def _known_outputs(schema: AnswerSchema | None, endpoint: str) -> tuple[dict[str, str], bool]:
+    """Return property -> kind, and whether the answer goes to one column."""
+    if endpoint == EMBEDDINGS:
+        return {OUTPUT: VECTOR}, True
+    if endpoint == MODERATIONS:
+        return dict(_MODERATION), False
+    properties = object_kinds(schema)
+    return ({OUTPUT: TEXT}, True) if properties is None else (properties, False)
+
+
+def _check_distinct(own: Sequence[str]) -> None:
+    targets = [*own, *BOOKKEEPING, LANDED_AT]
     twice = sorted({column for column in targets if targets.count(column) > 1})
     if twice:
         raise SinkError(
             f"two values go to the column {', '.join(map(repr, twice))}; "
             "rename one with columns={property: column}"
         )
-    return Layout(key, outputs, properties is None, kinds)
 
 
-def cell(value: Any) -> Any:
-    """Return a value as a column takes it: scalars as they are, everything else as JSON text.
-
-    NUL becomes U+FFFD, in every database alike: PostgreSQL cannot hold it, and SQLite's tools cut there.
-    """
-    if isinstance(value, str):
-        return value.replace("\0", "�") if "\0" in value else value
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    return dumps(_without_nul(value)).decode("utf-8")
-
-
-def _without_nul(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace("\0", "�")
-    if isinstance(value, Mapping):
-        return {_without_nul(k): _without_nul(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nul(v) for v in value]
-    return value
-
-
-def _as_mapping(columns: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    return dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
-
-
-def object_properties(schema: AnswerSchema | None) -> dict[str, str] | None:
-    """Return property -> kind of answers that are objects; None where answers are not taken apart."""
-    if schema is None:
+def _version_column(version: str | None, source: Mapping[str, str]) -> str | None:
+    if version is None:
         return None
-    whole = getattr(schema, "output_schema", None) or schema.json_schema
-    top = _referred(whole, whole)
-    properties = top.get("properties")
-    if not isinstance(properties, Mapping) or not properties:
-        return None
-    return {name: _kind(_referred(part, whole), whole) for name, part in properties.items()}
-
-
-def _referred(part: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Follow ``$ref`` inside the schema (a chain of at most as many steps as there are definitions)."""
-    for _ in range(16):
-        reference = part.get("$ref") if isinstance(part, Mapping) else None
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            break
-        target: Any = whole
-        for step in reference[2:].split("/"):
-            step = step.replace("~1", "/").replace("~0", "~")
-            target = target.get(step, {}) if isinstance(target, Mapping) else {}
-        part = target
-    return part if isinstance(part, Mapping) else {}
-
-
-def _kind(part: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
-    """Return the kind of column for a property: text where it may hold several kinds or is no scalar."""
-    kinds = {kind for option in _options(part, whole) for kind in _option_kinds(option)} - {"null"}
-    if kinds == {"integer", "number"}:
-        return "number"
-    return _KINDS.get(kinds.pop(), "text") if len(kinds) == 1 else "text"
-
-
-def _options(part: Mapping[str, Any], whole: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    options = part.get("anyOf") or part.get("oneOf") or [part]
-    return [_referred(option, whole) for option in options]
-
-
-def _option_kinds(option: Mapping[str, Any]) -> set[str]:
-    kind = option.get("type")
-    if isinstance(kind, str):
-        return {kind}
-    if isinstance(kind, list):
-        return {str(k) for k in kind}
-    if "const" in option:
-        return {_value_kind(option["const"])}
-    if isinstance(option.get("enum"), list):
-        return {_value_kind(value) for value in option["enum"]}
-    return {"any"}
-
-
-def _value_kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")):
-        if isinstance(value, kind):
-            return name
-    return "any"
-
-
-def key_kinds(layout: Layout, answers: Sequence[Answer]) -> dict[str, str]:
-    """Return the kinds of the key columns that the first answers show; text where they differ."""
-    kinds = {}
-    for name, column in layout.key.items():
-        if column not in BOOKKEEPING:
-            seen = {_value_kind(answer.key.get(name)) for answer in answers}
-            kinds[column] = _KINDS.get(seen.pop(), "text") if len(seen) == 1 else "text"
-    return kinds
+    if version not in source:
+        raise SinkError(
+            f"the version column {version!r} is neither carried nor a key column: pass carry=[{version!r}] "
+            "to the job, and let the source return it"
+        )
+    return source[version]

@@ -13,8 +13,9 @@ from airflow_batch_llm.sources.database_errors import no_connection, no_sql_hook
 
 POSTGRESQL = "postgresql"
 SQLITE = "sqlite"
+MYSQL = "mysql"
 
-_DIALECTS = {"postgres": POSTGRESQL, "sqlite": SQLITE}
+_DIALECTS = {"postgres": POSTGRESQL, "sqlite": SQLITE, "mysql": MYSQL}
 #: Seconds that SQLite waits for another writer.
 _SQLITE_BUSY_SECONDS = 60
 
@@ -38,13 +39,14 @@ class Database:
         except AirflowNotFoundException:
             raise no_connection(conn_id) from None
         try:
-            self.hook: Any = connection.get_hook()
+            self.hook: Any = _hook(connection, conn_id)
         except (AirflowException, ImportError):
             raise no_sql_hook(conn_id, connection.conn_type) from None
         if not isinstance(self.hook, DbApiHook):
             raise no_sql_hook(conn_id, connection.conn_type)
-        #: ``postgresql``, ``sqlite``, or the connection type of another database.
+        #: ``postgresql``, ``sqlite``, ``mysql`` (MariaDB as well), or another database's connection type.
         self.dialect: str = _DIALECTS.get(self.hook.conn_type) or str(self.hook.conn_type)
+        self._charset_given = bool(connection.extra_dejson.get("charset"))
 
     @contextmanager
     def connect(self) -> Iterator[Any]:
@@ -64,6 +66,9 @@ class Database:
             with closing(opened) as connection:
                 if self.dialect == SQLITE:
                     connection.execute(f"PRAGMA busy_timeout = {_SQLITE_BUSY_SECONDS * 1000}")
+                elif driver.__name__ in ("pymysql", "MySQLdb") and not self._charset_given:
+                    # A client library's default may hold no more than Latin-1, and reads all else as "?".
+                    connection.set_character_set("utf8mb4")
                 yield connection
         except (driver.Error, driver.Warning) as e:
             raise of_asking(e, driver, self.conn_id, self._refused) from None
@@ -80,6 +85,22 @@ class Database:
             yield
         except (driver.Error, driver.Warning, *plain) as e:
             raise of_asking(e, driver, self.conn_id, self._refused) from None
+
+
+def _hook(connection: Any, conn_id: str) -> Any:
+    """Return the hook of a connection: Airflow's, or for MySQL one over PyMySQL (see there when)."""
+    if connection.conn_type == "mysql":
+        from airflow.sdk.exceptions import AirflowException
+
+        if connection.extra_dejson.get("client") != "pymysql":
+            try:
+                return connection.get_hook()
+            except (AirflowException, ImportError):
+                pass  # the provider is not installed
+        from airflow_batch_llm.sources.pymysql_hook import PyMySqlHook
+
+        return PyMySqlHook(conn_id)
+    return connection.get_hook()
 
 
 def driver_of(connection: Any) -> Any:

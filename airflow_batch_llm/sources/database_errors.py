@@ -31,13 +31,15 @@ _SQLITE_STATEMENT = re.compile(
 _MYSQL_NAMES = frozenset({1044, 1046, 1049, 1051, 1052, 1054, 1060, 1066, 1142, 1143, 1146, 1305, 1370})
 #: Further ones at which a statement or a value is at fault and which its drivers take for the server's:
 #: a value that cannot be converted, is too large or too long; several rows where one must be; GROUP BY;
-#: collations that cannot be compared; arguments of functions; what a procedure raises.
+#: collations that cannot be compared; arguments of functions; what a procedure raises; a CHECK.
 _MYSQL_REFUSALS = _MYSQL_NAMES | {
     1055, 1056, 1111, 1140, 1222, 1235, 1241, 1242, 1247, 1248, 1264, 1265, 1267, 1271, 1292, 1364, 1365,
     1366, 1406, 1411, 1413, 1414, 1415, 1416, 1421, 1441, 1525, 1582, 1583, 1584, 1585, 1644, 1690, 3140,
-    3141, 3143,
+    3141, 3143, 3819, 4025,
 }  # fmt: skip
 _MYSQL_DRIVERS = ("pymysql", "MySQLdb", "mysql.connector")
+#: No right to do something to a table, or to a column of it.
+_MYSQL_DENIED = frozenset({1142, 1143})
 
 #: Errors of opening a connection that its fields cause, and no network.
 _FIELDS_AT_FAULT = {
@@ -45,6 +47,7 @@ _FIELDS_AT_FAULT = {
     "AirflowException",
     "ImportError",
     "LookupError",
+    "RuntimeError",
     "TypeError",
     "ValueError",
 }
@@ -101,6 +104,24 @@ def of_asking(
             f"({_kind(error)}){f': {said}' if said else ''}"
         )
     return DatabaseUnavailable(f"the database of connection {conn_id!r} does not answer ({_kind(error)})")
+
+
+def is_of_values(error: Exception, driver: Any) -> bool:
+    """Say whether the values that a statement brings are at fault, so that other rows may get through."""
+    if not isinstance(error, driver.Error):
+        # Python's own: whole numbers above 64 bits for SQLite, half surrogate pairs.
+        return isinstance(error, (OverflowError, ValueError))
+    if isinstance(error, (driver.DataError, driver.IntegrityError, driver.ProgrammingError)):
+        return True
+    # Class 54: more than the database can take, as JSON that nests too deeply.
+    return _state(error)[:2] == "54" or (
+        driver.__name__ in _MYSQL_DRIVERS and _mysql_number(error) in _MYSQL_REFUSALS
+    )
+
+
+def is_denied(error: Exception, driver: Any) -> bool:
+    """Say whether MySQL tells that the user has no right to what a statement does."""
+    return driver.__name__ in _MYSQL_DRIVERS and _mysql_number(error) in _MYSQL_DENIED
 
 
 def _is_refusal(error: Exception, driver: Any) -> bool:

@@ -1,10 +1,15 @@
-"""Databases behind Airflow connections: a SQLite file, and PostgreSQL through each of its drivers."""
+"""Databases behind Airflow connections: a SQLite file, PostgreSQL through each of its drivers, MariaDB.
+
+MariaDB is reached through PyMySQL, and through mysqlclient where that and Airflow's provider are installed.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +18,26 @@ from sqlalchemy import URL, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from airflow_batch_llm.sources.database import Database
+from tests.mariadb import execute, mariadb_server, mariadb_url
 from tests.postgres import postgres_server, postgres_url
 
-__all__ = ["postgres_server", "postgres_url"]
+__all__ = ["mariadb_server", "mariadb_url", "postgres_server", "postgres_url"]
 
 CONN_ID = "warehouse"
 ENV = "AIRFLOW_CONN_WAREHOUSE"
 SCHEMA = "own"
 OTHER_SCHEMA = "mart"
 
+POSTGRESQL_DRIVERS = ["psycopg", "psycopg2"]
+MYSQL_DRIVERS = ["pymysql"] + (
+    ["MySQLdb"] if find_spec("MySQLdb") and find_spec("airflow.providers.mysql") else []
+)
+#: How statements of these tests are said on MySQL: text keys have a length, times a type.
+_ON_MYSQL = [
+    (r"_landed_at TEXT", "_landed_at DATETIME(6)"),
+    (r"\bTEXT (PRIMARY KEY|UNIQUE)", r"VARCHAR(100) \1"),
+    (r"\bTIMESTAMPTZ\b", "DATETIME(6)"),
+]
 
 Open = Callable[[str], str]
 
@@ -40,6 +56,23 @@ def _empty(url: URL) -> None:
         connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
 
 
+@pytest.fixture(scope="session")
+def shared_mariadb(mariadb_url: Callable[[], URL]) -> URL:
+    return mariadb_url()
+
+
+def _open_mariadb(driver: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = request.getfixturevalue("shared_mariadb")
+    execute(url, f"DROP DATABASE {url.database}", f"CREATE DATABASE {url.database}")
+    extra = {
+        "unix_socket": url.query["unix_socket"],
+        "client": driver if driver == "pymysql" else "mysqlclient",
+    }
+    fields = {"conn_type": "mysql", "login": url.username, "schema": url.database, "extra": extra}
+    monkeypatch.setenv(ENV, json.dumps(fields))
+    return CONN_ID
+
+
 @pytest.fixture
 def open_database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Return a function that gives the connection id of an empty database, by the name of its driver.
@@ -48,6 +81,8 @@ def open_database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: p
     """
 
     def make(driver: str) -> str:
+        if driver in MYSQL_DRIVERS:
+            return _open_mariadb(driver, request, monkeypatch)
         if driver == "sqlite3":
             path = tmp_path / "ware house.db"
             sqlite3.connect(path).close()
@@ -78,12 +113,23 @@ def sqlite_database(open_database: Open) -> str:
     return open_database("sqlite3")
 
 
-@pytest.fixture(params=["psycopg", "psycopg2"])
+@pytest.fixture(params=MYSQL_DRIVERS)
+def mysql_database(request: pytest.FixtureRequest, open_database: Open) -> str:
+    return open_database(request.param)
+
+
+@pytest.fixture(params=POSTGRESQL_DRIVERS)
 def postgres_database(request: pytest.FixtureRequest, open_database: Open) -> str:
     return open_database(request.param)
 
 
-@pytest.fixture(params=["sqlite3", "psycopg", "psycopg2"])
+@pytest.fixture(params=["sqlite3", *POSTGRESQL_DRIVERS])
+def standard_database(request: pytest.FixtureRequest, open_database: Open) -> str:
+    """A database whose SQL keeps to the standard in what these tests need."""
+    return open_database(request.param)
+
+
+@pytest.fixture(params=["sqlite3", *POSTGRESQL_DRIVERS, *MYSQL_DRIVERS])
 def database(request: pytest.FixtureRequest, open_database: Open) -> str:
     return open_database(request.param)
 
@@ -95,8 +141,13 @@ def sql() -> Callable[..., list[tuple[Any, ...]]]:
     def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         from airflow_batch_llm.sources.database import tuple_cursor
 
-        with Database(CONN_ID).connect() as connection:
+        opened = Database(CONN_ID)
+        with opened.connect() as connection:
             with tuple_cursor(connection) as cursor:
+                if opened.dialect == "mysql":
+                    cursor.execute("SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES'")
+                    for pattern, said in _ON_MYSQL:
+                        statement = re.sub(pattern, said, statement)
                 if parameters:
                     cursor.execute(statement, parameters)
                 else:

@@ -1,22 +1,20 @@
-"""Queries on MariaDB. The hook is any common.sql hook over PyMySQL; Airflow's own needs a C compiler."""
+"""Queries on MariaDB through PyMySQL; Airflow's own hook needs a C compiler."""
 
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import URL
 
-from airflow_batch_llm.exceptions import DatabaseUnavailable, SinkError, SourceError
+from airflow_batch_llm.exceptions import DatabaseUnavailable, SourceError
 from airflow_batch_llm.prompts import RowPrompt
-from airflow_batch_llm.sinks import SqlSink
 from airflow_batch_llm.sources import SqlSource
 from tests.integration.inputs.conftest import CONN_ID, ENV
-from tests.mariadb import execute, mariadb_server, mariadb_url
-
-__all__ = ["mariadb_server", "mariadb_url"]
+from tests.mariadb import execute
 
 PROMPT = RowPrompt("{{ row.body }}").resolve({})
 
@@ -35,24 +33,10 @@ def database(mariadb_url: Callable[[], URL]) -> URL:
 
 @pytest.fixture(autouse=True)
 def warehouse(database: URL, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The database as connection ``warehouse``, whose cursors yield dicts unless told otherwise."""
-    pymysql = pytest.importorskip("pymysql")
-    from airflow.providers.common.sql.hooks.sql import DbApiHook
-    from airflow.sdk import Connection
-
-    class Hook(DbApiHook):
-        conn_name_attr, conn_type = "mysql_conn_id", "mysql"
-
-        def get_conn(self) -> Any:
-            return pymysql.connect(
-                unix_socket=str(database.query["unix_socket"]),
-                user=database.username,
-                database=database.database,
-                cursorclass=pymysql.cursors.DictCursor,
-            )
-
-    monkeypatch.setenv(ENV, "mysql://")
-    monkeypatch.setattr(Connection, "get_hook", lambda self: Hook(CONN_ID))
+    """The database as connection ``warehouse``."""
+    extra = {"unix_socket": database.query["unix_socket"], "client": "pymysql"}
+    fields = {"conn_type": "mysql", "login": database.username, "schema": database.database, "extra": extra}
+    monkeypatch.setenv(ENV, json.dumps(fields))
     yield
 
 
@@ -122,11 +106,6 @@ def test_a_reading_that_is_given_up_closes_its_connection() -> None:
     next(reading)
     reading.close()
     assert _rows("SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()") == []
-
-
-def test_a_sink_on_mysql_is_refused_by_name() -> None:
-    with pytest.raises(SinkError, match="mysql, which is not supported yet"):
-        SqlSink(CONN_ID, "labels", key=["id"]).resolve({}).check()
 
 
 def _rows(statement: str) -> list[dict[str, Any]]:

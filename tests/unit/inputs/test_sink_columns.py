@@ -10,7 +10,8 @@ from airflow_batch_llm.core.model import JobKey
 from airflow_batch_llm.exceptions import ConfigurationError, SinkError
 from airflow_batch_llm.schemas import answer_schema
 from airflow_batch_llm.sinks import SqlSink
-from airflow_batch_llm.sinks.columns import cell, layout
+from airflow_batch_llm.sinks.cells import cell
+from airflow_batch_llm.sinks.columns import layout
 from airflow_batch_llm.sources.database import quote, split_table
 
 INFO = LandingInfo(JobKey("n", "d", "run", "t"), "job", 2, 1.5)
@@ -35,6 +36,10 @@ def _answer(output: Any, **changes: Any) -> Answer:
     return Answer(**{**fields, "output": output, "finish_reason": "stop", "round": 0, **changes})
 
 
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
 def test_every_property_of_the_schema_is_a_column_of_its_kind() -> None:
     found = layout({"id": "id"}, None, answer_schema(Label))
 
@@ -45,18 +50,25 @@ def test_every_property_of_the_schema_is_a_column_of_its_kind() -> None:
         "count": "integer",
         "score": "number",
         "urgent": "boolean",
-        "tags": "text",
-        "inner": "text",
+        "tags": "json",
+        "inner": "json",
         "either": "text",
     }
 
 
+def test_values_stand_in_the_order_of_the_columns() -> None:
+    found = layout(
+        {"id": "id"}, _same("tags", "count"), answer_schema(Label), carry=["at"], constants={"day": "d"}
+    )
+
+    values = found.values(_answer({"tags": ["é"], "count": None}, carry={"at": 5}), INFO, "now")
+
+    assert found.columns[:5] == ("day", "id", "tags", "count", "at")
+    assert values == ("d", 1, ["é"], None, 5, "1", "m", "job", "run", 1.5, 2, 0, "now")
+
+
 def test_what_is_no_scalar_is_json_text() -> None:
-    found = layout({"id": "id"}, ["tags", "inner", "count"], answer_schema(Label))
-
-    values = found.values(_answer({"tags": ["é"], "inner": {"a": 1}, "count": None}), INFO, "now")
-
-    assert values == (1, '["é"]', '{"a":1}', None, "1", "m", "job", "run", 1.5, 2, 0, "now")
+    assert [cell(value) for value in (["é"], {"a": 1}, None, True)] == ['["é"]', '{"a":1}', None, True]
 
 
 @pytest.mark.parametrize("schema", [None, RootModel[list[int]], {"type": "array"}, {}])
@@ -64,7 +76,7 @@ def test_an_answer_that_is_no_object_goes_to_one_column(schema: Any) -> None:
     found = layout({"id": "id"}, None, answer_schema(schema))
 
     assert list(found.outputs) == ["output"]
-    assert found.values(_answer([1, 2]), INFO, "now")[1] == "[1,2]"
+    assert found.values(_answer([1, 2]), INFO, "now")[1] == [1, 2]
 
 
 def test_columns_select_and_rename() -> None:
@@ -75,7 +87,7 @@ def test_columns_select_and_rename() -> None:
 
 def test_a_column_the_answers_do_not_have_is_named_with_those_they_have() -> None:
     with pytest.raises(SinkError, match="have no 'lable'; they have: label, count"):
-        layout({"id": "id"}, ["lable"], answer_schema(Label))
+        layout({"id": "id"}, _same("lable"), answer_schema(Label))
 
 
 def test_two_values_for_one_column_are_refused() -> None:
