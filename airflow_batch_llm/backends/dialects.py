@@ -78,6 +78,7 @@ def _limits(requests: int, megabytes: int, line_megabytes: int) -> Limits:
         max_bytes=megabytes * 1_000_000,  # providers say "MB"; the smaller reading is safe with both
         max_line_bytes=line_megabytes * 1_000_000,
         window_seconds=_DAY,
+        max_inputs=50_000,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
@@ -27,3 +29,25 @@ def endpoint_path(name: str) -> str:
     if path not in ENDPOINTS.values():
         raise ValueError(f"endpoint {name!r} is not known; there are {', '.join(ENDPOINTS)}")
     return path
+
+
+class _Asked(msgspec.Struct):
+    input: msgspec.Raw = msgspec.Raw(b"")
+
+
+_asked = msgspec.json.Decoder(_Asked)
+_listed = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def count_inputs(body: bytes) -> int:
+    """Return for how many vectors the body of an embeddings request asks: one, or as many as it lists.
+
+    A list of numbers is one text, given as tokens. What cannot be read counts as one.
+    """
+    try:
+        given = bytes(_asked.decode(body).input).lstrip()
+        listed = _listed.decode(given) if given.startswith(b"[") else []
+    except msgspec.MsgspecError:
+        return 1
+    is_tokens = bool(listed) and bytes(listed[0])[:1] not in (b'"', b"[")
+    return 1 if is_tokens else max(len(listed), 1)

@@ -464,13 +464,22 @@ LineEncoder = Callable[[str, bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one batch may hold at this provider."""
+    """What one batch may hold at this provider.
+
+    :param max_inputs: texts that the requests of an embeddings batch may ask for together; None: no bound.
+    """
 
     max_requests: int
     max_bytes: int
     max_line_bytes: int
     window_seconds: float
     one_model_per_batch: bool = True
+    max_inputs: int | None = None
+
+    def allow(self, size: int, inputs: int) -> bool:
+        """Say whether a request of ``size`` bytes and so many texts can be sent, alone if need be."""
+        within = size <= self.max_line_bytes and size <= self.max_bytes
+        return within and (self.max_inputs is None or inputs <= self.max_inputs)
 
 
 @dataclass(frozen=True, slots=True)

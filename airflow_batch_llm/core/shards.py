@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
+from airflow_batch_llm.core.endpoints import EMBEDDINGS, count_inputs
 from airflow_batch_llm.core.files import encode_line
 from airflow_batch_llm.core.jsonl import dumps_canonical
 from airflow_batch_llm.core.model import BatchPlan, Request, RequestTemplate
@@ -47,6 +48,7 @@ class ShardWriter:
         self._limits = limits
         self._encoder = encoder
         self._not_before = not_before
+        self._counts_inputs = limits.max_inputs is not None and template.endpoint == EMBEDDINGS
         self._open: dict[tuple[str, bytes], _Shard] = {}
         self._encoders: dict[tuple[str, bytes], tuple[LineEncoder, int]] = {}
         self._done: list[BatchPlan] = []
@@ -61,16 +63,18 @@ class ShardWriter:
         overrides = overrides or {}
         lane = (model, dumps_canonical(overrides) if overrides else b"")
         encode, max_tokens = self._encoders.get(lane) or self._make_encoder(lane, model, overrides)
-        size = len(encode(request.wire_id, bytes(request.body)))
-        if size > self._limits.max_line_bytes or size > self._limits.max_bytes:
+        body = bytes(request.body)
+        size = len(encode(request.wire_id, body))
+        inputs = count_inputs(body) if self._counts_inputs else 0
+        if not self._limits.allow(size, inputs):
             raise TooLarge
         shard = self._open.get(lane)
-        if shard is not None and not shard.has_room(size, self._limits):
+        if shard is not None and not shard.has_room(size, inputs, self._limits):
             self._finish(lane)
             shard = None
         if shard is None:
             shard = self._open[lane] = self._start(model, overrides)
-        shard.add(request, size, max_tokens)
+        shard.add(request, size, max_tokens, inputs)
 
     def cut(self) -> None:
         """End all open batches: what follows goes into new ones."""
@@ -125,14 +129,19 @@ class _Shard:
     ) -> None:
         self.seq, self.path, self.model, self.overrides, self.opened = seq, path, model, overrides, opened
         self.file = opened.__enter__()
-        self.requests = self.upload_bytes = self.input_tokens = self.output_tokens = 0
+        self.requests = self.upload_bytes = self.input_tokens = self.output_tokens = self.inputs = 0
 
-    def has_room(self, size: int, limits: Limits) -> bool:
-        return self.requests < limits.max_requests and self.upload_bytes + size <= limits.max_bytes
+    def has_room(self, size: int, inputs: int, limits: Limits) -> bool:
+        return (
+            self.requests < limits.max_requests
+            and self.upload_bytes + size <= limits.max_bytes
+            and (limits.max_inputs is None or self.inputs + inputs <= limits.max_inputs)
+        )
 
-    def add(self, request: Request, size: int, max_tokens: int) -> None:
+    def add(self, request: Request, size: int, max_tokens: int, inputs: int) -> None:
         self.file.write(encode_line(request))
         self.requests += 1
+        self.inputs += inputs
         self.upload_bytes += size
         self.input_tokens += (len(bytes(request.body)) + 3) // 4
         self.output_tokens += max_tokens
