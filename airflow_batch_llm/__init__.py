@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from airflow_batch_llm.operators.retry import BatchLLMRetryOperator
     from airflow_batch_llm.operators.submit import BatchLLMSubmitOperator
     from airflow_batch_llm.prompts import Image, RowPrompt
+    from airflow_batch_llm.results.reading import read_results
     from airflow_batch_llm.sinks.sql import SqlSink
     from airflow_batch_llm.sources.files import FileSource
     from airflow_batch_llm.sources.openai_file import OpenAIBatchFile
+    from airflow_batch_llm.sources.results import ResultsSource
     from airflow_batch_llm.sources.rows import RowsSource
     from airflow_batch_llm.sources.sql import SqlSource
     from airflow_batch_llm.task_groups.batch_llm import batch_llm_group
@@ -34,12 +36,14 @@ _HOMES = {
     "FileSource": "sources.files",
     "Image": "prompts",
     "OpenAIBatchFile": "sources.openai_file",
+    "ResultsSource": "sources.results",
     "RowPrompt": "prompts",
     "RowRetry": "core.policy",
     "RowsSource": "sources.rows",
     "SqlSink": "sinks.sql",
     "SqlSource": "sources.sql",
     "batch_llm_group": "task_groups.batch_llm",
+    "read_results": "results.reading",
 }
 
 __all__ = [
@@ -52,6 +56,7 @@ __all__ = [
     "FileSource",
     "Image",
     "OpenAIBatchFile",
+    "ResultsSource",
     "RowPrompt",
     "RowRetry",
     "RowsSource",
@@ -59,6 +64,7 @@ __all__ = [
     "SqlSource",
     "__version__",
     "batch_llm_group",
+    "read_results",
 ]
 
 

@@ -15,6 +15,7 @@ from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import Batch, DeadLetter, Job, JobKey, LetterState, RequestTemplate
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.publish import read_answers
+from airflow_batch_llm.core.reuse import Reuse
 from airflow_batch_llm.core.spec import (
     JobSpec,
     OnDeadline,
@@ -88,6 +89,9 @@ class Bench:
     other_servers: dict[str, LocalServer] = field(default_factory=dict)
     around_backend: Callable[[Any], Any] = lambda backend: backend
     sink: Any = None
+    results_formats: tuple[Any, ...] = ()
+    describe: dict[str, Any] = field(default_factory=dict)
+    reuse: Reuse | None = None
     reads: int = 0
 
     @property
@@ -113,7 +117,15 @@ class Bench:
 
     def tools(self) -> Tools:
         backend = self.backend(self.server)
-        spec = JobSpec(self.key, self.conn_id, self.policy, self.judge, self.sink, self.on_deadline)
+        spec = JobSpec(
+            self.key,
+            self.conn_id,
+            self.policy,
+            self.judge,
+            self.sink,
+            self.on_deadline,
+            self.results_formats,
+        )
         return Tools(
             self.ledger,
             self.workspace,
@@ -138,6 +150,8 @@ class Bench:
             rerun=self.rerun,
             on_empty=self.on_empty,
             job_timeout=self.job_timeout,
+            describe=self.describe,
+            reuse=self.reuse,
         )
 
     # -- what tasks do -------------------------------------------------------------------------------

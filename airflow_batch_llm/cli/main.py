@@ -6,12 +6,12 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from airflow_batch_llm import __version__
 from airflow_batch_llm.exceptions import BatchLLMError
+from airflow_batch_llm.process_context import outside_of_tasks
 
 #: Subcommand -> (module, line in the help). A module is imported only when its subcommand is used.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -34,7 +34,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 #: As the shell says it of a command that SIGPIPE ended.
 _BROKEN_PIPE = 141
-_PROCESS_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
 
 class _Subparsers(Protocol):
@@ -55,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser, commands = build_parser(name)
     args = parser.parse_args(arguments)
     try:
-        with _as_airflow_command():
+        with outside_of_tasks():
             status = commands[args.command].run(args) or 0
             sys.stdout.flush()
             return status
@@ -87,22 +86,6 @@ def build_parser(only: str | None = None) -> tuple[argparse.ArgumentParser, dict
         else:
             subparsers.add_parser(name, help=summary)
     return parser, loaded
-
-
-@contextmanager
-def _as_airflow_command() -> Iterator[None]:
-    """Let connections be looked up as ``airflow connections`` does, Airflow's own database included.
-
-    Without it Airflow takes an unknown process for a worker's supervisor and knows only connections from
-    the environment and from secrets backends.
-    """
-    before = os.environ.get(_PROCESS_CONTEXT)
-    os.environ[_PROCESS_CONTEXT] = before or "server"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_PROCESS_CONTEXT]
 
 
 if __name__ == "__main__":

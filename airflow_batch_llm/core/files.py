@@ -153,6 +153,13 @@ def _digested(file: BinaryIO, digest: Any) -> Iterator[bytes]:
         yield chunk
 
 
+def iter_members(workspace: Workspace, root: str, plan_id: str) -> Iterator[Member]:
+    """Yield every row of a plan."""
+    with workspace.open(rows_path(root, plan_id)) as file:
+        for _, line in iter_lines(read_chunks(file)):
+            yield _members.decode(line)
+
+
 def iter_member_ids(workspace: Workspace, root: str, plan_id: str) -> Iterator[tuple[str, str]]:
     """Yield (custom_id, wire id) of every row of a plan."""
     with workspace.open(rows_path(root, plan_id)) as file:

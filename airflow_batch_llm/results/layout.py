@@ -23,6 +23,7 @@ _LAST = ("model", "finish_reason", "round", "origin", *(f"usage_{name}" for name
 
 #: Types of columns.
 TEXT, INTEGER, NUMBER, BOOLEAN, VECTOR = "text", "integer", "number", "boolean", "vector"
+_SCALARS = (INTEGER, NUMBER, BOOLEAN)
 _LARGEST = 2**63
 #: Above this a whole number is not exact as a floating point number.
 _EXACT = 2**53
@@ -81,12 +82,15 @@ class _Seen:
 class Layout:
     """Collects what answers hold, then says which columns that makes.
 
-    :param properties: property -> kind of structured answers, as the output schema says; None where answers
-        are not taken apart.
+    :param properties: property -> kind of structured answers, as the output schema says
+        (``sinks/kinds.py``); None where answers are not taken apart.
     """
 
     def __init__(self, properties: Mapping[str, str] | None = None) -> None:
-        self._expected = dict(properties) if properties is not None else None
+        self._expected: dict[str, str] | None = None
+        if properties is not None:
+            # Whatever else a database may have a type for (dates, JSON) is text here.
+            self._expected = {n: kind if kind in _SCALARS else TEXT for n, kind in properties.items()}
         self._key: dict[str, _Seen] = {}
         self._carry: dict[str, _Seen] = {}
         self._properties: dict[str, _Seen] = {name: _Seen() for name in properties or ()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from airflow_batch_llm.core.drafts import Answer, ResultsFormat
 from airflow_batch_llm.exceptions import ConfigurationError
 from airflow_batch_llm.results import layout
 from airflow_batch_llm.results.layout import Column, getter, layout_of
-from airflow_batch_llm.sinks.columns import object_properties
+from airflow_batch_llm.sinks.kinds import object_kinds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ def results_formats(names: Sequence[str], schema: AnswerSchema | None) -> tuple[
     if "parquet" not in names:
         return ()
     load_pyarrow("results_formats names 'parquet', which")
-    return (ParquetResults(object_properties(schema)),)
+    return (ParquetResults(object_kinds(schema)),)
 
 
 def load_pyarrow(what: str) -> Any:
@@ -107,6 +107,20 @@ class ParquetPart:
                 self._writer.write_table(self._group.take())
         finally:
             self._writer.close()
+
+
+def drop_rows(before: Path, after: Path, custom_ids: Collection[str]) -> None:
+    """Copy a Parquet file of answers without the rows that have these custom ids."""
+    pa = load_pyarrow("a Parquet file of the results")
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    gone = pa.array(sorted(custom_ids), pa.string())
+    with pq.ParquetFile(before) as file, pq.ParquetWriter(after, file.schema_arrow) as writer:
+        for batch in file.iter_batches(_GROUP_ROWS):
+            kept = batch.filter(pc.invert(pc.is_in(batch.column("custom_id"), value_set=gone)))
+            if kept.num_rows:
+                writer.write_batch(kept)
 
 
 def arrow_table(answers: Iterable[Answer], columns: Sequence[Column]) -> pa.Table:
