@@ -19,16 +19,16 @@ from airflow_batch_llm.cli.parsers import add_command
 from airflow_batch_llm.cli.printing import print_json
 from airflow_batch_llm.cli.session import open_workspace
 from airflow_batch_llm.cli.target import find_job, open_target
-from airflow_batch_llm.core.files import iter_requests
-from airflow_batch_llm.core.model import BatchKind, DeadLetter, Job
+from airflow_batch_llm.core.files import iter_outcomes, iter_requests
+from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, DeadLetter, Job, Request
 from airflow_batch_llm.core.ports import Ledger, Workspace
 from airflow_batch_llm.core.tools import chunks
 from airflow_batch_llm.exceptions import WorkspaceError
 from airflow_batch_llm.storage.row_index import DiskRowIndex
 
-#: What stands in the file, in this order; the request last.
+#: What stands in the file, in this order, then what the last answer began with, and the request.
 FIELDS = ("custom_id", "state", "verdict", "code", "attempts", "exhausted", "wire_id")
-REQUEST = "request"
+TEXT, REQUEST = "text", "request"
 #: Place in the index of letters that are still to be written.
 _WANTED = 0
 
@@ -40,7 +40,7 @@ def add_export(actions: Any) -> None:
         "export",
         "write dead letters of a job with their requests into a file",
         description="Write dead letters with their requests into a file, whole or not at all. The file holds "
-        "prompts: only you may read it.",
+        "prompts and rejected answers: only you may read it.",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="overwritten where it exists")
     parser.add_argument(
@@ -76,6 +76,8 @@ def lines_of(
 ) -> Iterator[dict[str, Any]]:
     """Yield what the file says of each letter. ``request`` is None for a row that was never sent.
 
+    ``text`` is the beginning of an answer that was filtered, refused or rejected, "" for others.
+
     :raises WorkspaceError: a request is not in the workspace, or not what the ledger says.
     """
     root = workspace.job_root(job.key)
@@ -85,7 +87,7 @@ def lines_of(
         for chunk in chunks(letters, 1000):
             for letter in chunk:
                 if not letter.request_path:
-                    yield {**_facts(letter), REQUEST: None}
+                    yield {**_facts(letter), TEXT: "", REQUEST: None}
             stored = [letter for letter in chunk if letter.request_path]
             expected += len(stored)
             index.put(
@@ -103,13 +105,24 @@ def lines_of(
         for batch in ledger.batches(job.job_id):
             if batch.path not in paths or batch.kind is BatchKind.DUPLICATE:
                 continue
-            for request in iter_requests(workspace, root, batch):
+            for request, text in _with_words(workspace, root, batch):
                 letter_found = index.get(request.wire_id)
                 if letter_found is not None and letter_found[:2] == (_WANTED, paths[batch.path]):
                     found += 1
-                    yield {**msgspec.json.decode(letter_found[2] or b"{}"), REQUEST: request.body}
+                    facts = msgspec.json.decode(letter_found[2] or b"{}")
+                    yield {**facts, TEXT: text, REQUEST: request.body}
     if found != expected:
         raise WorkspaceError(f"the requests of {expected - found} dead letters are not in the workspace")
+
+
+def _with_words(workspace: Workspace, root: str, batch: Batch) -> Iterator[tuple[Request, str]]:
+    """Yield a batch's requests with what stands beside their outcomes."""
+    requests = iter_requests(workspace, root, batch)
+    if batch.state is not BatchState.RECONCILED:
+        yield from ((request, "") for request in requests)
+        return
+    for request, outcome in zip(requests, iter_outcomes(workspace, root, batch), strict=True):
+        yield request, outcome.text
 
 
 def _facts(letter: DeadLetter) -> dict[str, Any]:
@@ -125,7 +138,7 @@ def _csv_line(line: dict[str, Any]) -> bytes:
     text = io.StringIO()
     body = line[REQUEST]
     request = bytes(body).decode("utf-8") if body is not None else ""
-    csv.writer(text, lineterminator="\n").writerow([*(line[name] for name in FIELDS), request])
+    csv.writer(text, lineterminator="\n").writerow([*(line[name] for name in FIELDS), line[TEXT], request])
     return text.getvalue().encode("utf-8")
 
 
@@ -141,7 +154,7 @@ def _write_whole(
     try:
         with os.fdopen(handle, "wb", buffering=1 << 20) as file:
             if titles:
-                file.write((",".join((*FIELDS, REQUEST)) + "\n").encode())
+                file.write((",".join((*FIELDS, TEXT, REQUEST)) + "\n").encode())
             for line in lines:
                 file.write(encode(line))
                 written += 1

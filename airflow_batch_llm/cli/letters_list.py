@@ -18,8 +18,12 @@ from airflow_batch_llm.cli.printing import (
     print_table,
     when,
 )
+from airflow_batch_llm.cli.session import open_workspace
 from airflow_batch_llm.cli.target import add_job, find_job, open_target
-from airflow_batch_llm.core.model import Attempt, DeadLetter, LetterState
+from airflow_batch_llm.core.files import iter_outcomes
+from airflow_batch_llm.core.model import Attempt, BatchState, DeadLetter, Job, LetterState
+from airflow_batch_llm.core.ports import Ledger
+from airflow_batch_llm.exceptions import WorkspaceError
 
 _ALL = "all"
 #: A row that changed from revision to revision has a letter for each; more are not shown.
@@ -59,7 +63,10 @@ def add_show(actions: Any) -> None:
         "custom_id", metavar="CUSTOM_ID", help="the row's id; after -- where it begins with -"
     )
     parser.add_argument(
-        "--message", action="store_true", help="also print what the provider said, which may quote the prompt"
+        "--message",
+        action="store_true",
+        help="also print what the provider or the validator said, which may quote prompt and answer, and the "
+        "beginning of an answer that was filtered, refused or rejected",
     )
 
 
@@ -118,7 +125,9 @@ def show_letter(args: argparse.Namespace) -> None:
             "history": [_attempt(attempt) for attempt in letter.attempts],
             "changes": ledger.letter_changes(job.job_id, letter.wire_id),
         }
-        shown.append(facts | ({"message": letter.message} if args.message else {}))
+        if args.message:
+            facts |= {"message": letter.message, "text": _words_of(ledger, job, letter)}
+        shown.append(facts)
     if args.json:
         print_json(shown)
         return
@@ -126,6 +135,21 @@ def show_letter(args: argparse.Namespace) -> None:
         if number:
             print()
         _print_letter(facts)
+
+
+def _words_of(ledger: Ledger, job: Job, letter: DeadLetter) -> str | None:
+    """Return what stands beside the last outcome of a letter's row, None where it is there no more."""
+    last = letter.attempts[-1].batch if letter.attempts else ""
+    for batch in ledger.batches(job.job_id, states=[BatchState.RECONCILED]):
+        if last and batch.provider_batch_id == last:
+            workspace = open_workspace()
+            try:
+                for outcome in iter_outcomes(workspace, workspace.job_root(job.key), batch):
+                    if outcome.wire_id == letter.wire_id:
+                        return outcome.text
+            except WorkspaceError:
+                return None
+    return None
 
 
 def _print_letter(facts: dict[str, Any]) -> None:
@@ -145,6 +169,7 @@ def _print_letter(facts: dict[str, Any]) -> None:
             ("created", when(facts["created_at"])),
             ("changed", when(facts["updated_at"])),
             ("message", facts.get("message")),
+            ("answer", facts.get("text")),
         ]
     )
     if facts["history"]:

@@ -17,7 +17,6 @@ from airflow_batch_llm.cli.session import Session, open_workspace
 from airflow_batch_llm.cli.steps import clear
 from airflow_batch_llm.cli.target import find_job, open_target
 from airflow_batch_llm.core.engine import Engine, redrive_under_way
-from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import Job, JobState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Progress, Until
@@ -72,14 +71,12 @@ def redrive(args: argparse.Namespace) -> None:
 
 
 def _session(ledger: SqlLedger, job: Job) -> Session:
-    """Open the job with the policy and the schema that were submitted."""
-    from airflow_batch_llm.schemas import described_schema
+    """Open the job with the policy and the judge that were submitted."""
+    from airflow_batch_llm.judges import described_judge
 
     workspace = open_workspace()
     described = read_description(workspace, workspace.job_root(job.key), job.plan_id or "")
-    return Session(
-        ledger, job, policy=RowRetry(**described["policy"]), judge=Judge(described_schema(described))
-    )
+    return Session(ledger, job, policy=RowRetry(**described["policy"]), judge=described_judge(described))
 
 
 async def _work(session: Session, job: Job, args: argparse.Namespace) -> int:

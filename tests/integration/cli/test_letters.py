@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import JobState, LetterState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Until
@@ -58,6 +59,40 @@ def test_what_the_provider_said_is_shown_only_where_asked_for(failed: Bench, com
         command("dead-letters", "show", failed.key.job_id, custom_id, "--message")[1]
         for custom_id in ("t-1", "t-2")
     )
+
+
+def rejects(output: Any, row: dict[str, Any]) -> str | None:
+    """Reject one answer."""
+    return "TOLD why" if row["id"] == "t-3" else None
+
+
+def test_a_rejected_answer_is_shown_and_exported_where_asked_for(
+    bench: Callable[..., Bench], command: Command, tmp_path: Path
+) -> None:
+    job = bench(texts=TEXTS, judge=Judge(validate=rejects), policy=RowRetry(max_rounds=1))
+    assert job.run().counts["dead"] == 1
+    words = ("dead-letters", "show", job.key.job_id, "t-3")
+
+    for form in ([], ["--json"]):
+        said = command(*words, *form)[1]
+        assert "rejected" in said and "TOLD" not in said and "number 3" not in said
+    assert "number 3" in command(*words, "--message")[1]
+    (shown,) = printed_json(command, *words, "--message")
+    assert shown["message"] == "TOLD why" and "number 3" in shown["text"]
+
+    out = tmp_path / "letters.jsonl"
+    assert command("dead-letters", "export", job.key.job_id, "--out", str(out))[0] == 0
+    (line,) = map(json.loads, out.read_text().splitlines())
+    assert "number 3" in line["text"] and line["request"]["messages"]
+    table = tmp_path / "letters.csv"
+    assert command("dead-letters", "export", job.key.job_id, "--out", str(table))[0] == 0
+    (row,) = csv.DictReader(table.open(newline=""))
+    assert row["text"] == line["text"] and json.loads(row["request"]) == line["request"]
+
+    for file in job.root.glob("batch/*/outcomes-*"):
+        file.unlink()
+    (shown,) = printed_json(command, *words, "--message")
+    assert shown["message"] == "TOLD why" and shown["text"] is None, "the words are gone, the letter is not"
 
 
 def test_a_row_without_a_letter_is_told(failed: Bench, command: Command) -> None:
