@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, TypeVar
 
@@ -56,6 +57,39 @@ class _Ids(msgspec.Struct):
 _ids = msgspec.json.Decoder(_Ids)
 
 
+class Columns(msgspec.Struct, omit_defaults=True):
+    """What of a row stands beside its answer: key columns and carried ones."""
+
+    key: dict[str, Any] = {}
+    carry: dict[str, Any] = {}
+
+
+class MemberColumns(Columns, omit_defaults=True):
+    """The part of a member that stands beside its answer."""
+
+    wire_id: str = ""
+
+    @property
+    def columns(self) -> Columns:
+        """Return the columns alone."""
+        return Columns(self.key, self.carry)
+
+
+_columns = msgspec.json.Decoder(MemberColumns)
+
+
+#: Where a job's ``seen`` says that rows of it were erased.
+HAS_ERASED = "erased"
+#: How the id of a row begins that was erased; the digest of the id follows.
+ERASED = "erased:"
+_ERASED = re.compile(rf"{ERASED}[0-9a-f]{{64}}")
+
+
+def is_erased(custom_id: str) -> bool:
+    """Say whether an id stands for a row that was erased: it has neither request nor answer any more."""
+    return custom_id.startswith(ERASED) and _ERASED.fullmatch(custom_id) is not None
+
+
 def encode_line(value: msgspec.Struct) -> bytes:
     """Encode one line with its 0x0A."""
     return _encoder.encode(value) + b"\n"
@@ -73,6 +107,12 @@ def begin_plan(workspace: Workspace, root: str, plan_id: str, revision: int, rou
     """
     note = {"version": 1, "revision": revision, "round": round_}
     workspace.put(f"{plan_path(root, plan_id)}/plan.json", _encoder.encode(note))
+
+
+def plan_revision(workspace: Workspace, root: str, plan_id: str) -> int:
+    """Return the revision that a plan was begun for."""
+    with workspace.open(f"{plan_path(root, plan_id)}/plan.json") as file:
+        return int(msgspec.json.decode(file.read())["revision"])
 
 
 def rows_path(root: str, plan_id: str) -> str:
@@ -166,6 +206,13 @@ def iter_member_ids(workspace: Workspace, root: str, plan_id: str) -> Iterator[t
         for _, line in iter_lines(read_chunks(file)):
             ids = _ids.decode(line)
             yield ids.custom_id, ids.wire_id
+
+
+def iter_member_columns(workspace: Workspace, root: str, plan_id: str) -> Iterator[MemberColumns]:
+    """Yield wire id, key columns and carried columns of every row of a plan."""
+    with workspace.open(rows_path(root, plan_id)) as file:
+        for _, line in iter_lines(read_chunks(file)):
+            yield _columns.decode(line)
 
 
 def iter_refusals(workspace: Workspace, root: str, plan_id: str) -> Iterator[Refusal]:

@@ -130,6 +130,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             self.reasoning + other.reasoning,
         )
 
+    def named(self) -> dict[str, int]:
+        """Return the tokens as they stand beside an answer."""
+        return msgspec.structs.asdict(self)
+
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     """One time a request was sent and what came of it; kept with the row until it lands or dies."""

@@ -6,23 +6,31 @@ import secrets
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from airflow_batch_llm.core.drafts import Answer
-from airflow_batch_llm.core.files import encode_line, iter_requests, results_path
-from airflow_batch_llm.core.jsonl import iter_lines, loads, read_chunks
+from airflow_batch_llm.core.fates import EARLIER_JOB, Fate, rider, riding
+from airflow_batch_llm.core.files import Columns, encode_line, iter_requests, results_path
+from airflow_batch_llm.core.jsonl import dumps, iter_lines, loads, read_chunks
 from airflow_batch_llm.core.judging import iter_raw_rows, row_digest
-from airflow_batch_llm.core.model import Asked, Batch, Job, Row, Usage
-from airflow_batch_llm.core.ports import RowIndex, Workspace
+from airflow_batch_llm.core.model import Asked, Batch, Job, Request, Row, Usage
+from airflow_batch_llm.core.plan_files import Duplicate, Reused, iter_reused
+from airflow_batch_llm.core.ports import RowIndex, WholeFile, Workspace
+from airflow_batch_llm.core.spools import Spool
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import AccountingError, WorkspaceError
 
 _answers = msgspec.json.Decoder(Answer)
+_columns = msgspec.json.Decoder(Columns)
+#: Rows of a part with what earlier jobs answered.
+_REUSED_PART = 50_000
 MANIFEST = "_manifest.json"
 
 
@@ -34,46 +42,166 @@ class Published:
     counts: Mapping[str, int]
 
 
-def publish(tools: Tools, job: Job, batches: list[Batch], index: RowIndex, *, answered: int) -> Published:
-    """Write one part per batch with the rows it answered, then the manifest, then drop the old parts.
+def publish(tools: Tools, job: Job, batches: list[Batch], index: RowIndex) -> Published:
+    """Write one part per batch with the rows it answered and those that share its answers, parts with what
+    earlier jobs answered, then the manifest, then drop the old parts.
 
-    :param index: wire id -> (fate, number of the batch that decided it).
-    :param answered: the fate of answered rows.
+    :param index: every row's fate, as :func:`count_rows` leaves it.
     """
     folder = results_path(tools.root, job.revision)
     before = read_manifest(tools.workspace, folder)
-    generation = secrets.token_hex(4)
-    parts: list[dict[str, Any]] = []
+    parts = _Parts(tools, folder)
+    # The requests of earlier revisions hold the columns as they were then.
+    today = index if job.revision > 1 else None
     counts: Counter[str] = Counter()
-    usage = Usage()
+    usage = saved = Usage()
     for number, batch in enumerate(batches):
-        wires = set(index.keys(a=answered, b=number))
-        if not wires:
+        wires = set(index.keys(a=Fate.ANSWERED, b=number))
+        ridden = _ridden(index, number)
+        if not wires and not ridden:
             continue
-        path = f"part-{generation}-{len(parts):05d}.jsonl"
-        with tools.workspace.writer(f"{folder}/{path}") as out:
-            for line, used in _answer_lines(tools, batch, wires):
-                out.write(line)
-                usage = usage + used
-        parts.append({"path": path, "rows": len(wires), "bytes": out.size, "sha256": out.sha256})
+        with parts.begin() as part, _batch_answers(tools, batch, wires | ridden, today) as answers:
+            for wire_id in answers.asked:
+                if wire_id in wires:
+                    part.write(answers.line(wire_id))
+                    usage = usage + answers.usage(wire_id)
+            for duplicate in _riders(index, number):
+                part.write(_shared_line(answers.line(duplicate.of), duplicate))
+                saved = saved + answers.usage(duplicate.of)
         counts["answered_round_0" if batch.round == 0 else "answered_later"] += len(wires)
-    _add_further_forms(tools, folder, parts)
-    rows = sum(part["rows"] for part in parts)
+    saved = saved + _publish_reused(tools, job, index, parts)
+    _add_further_forms(tools, folder, parts.done)
+    rows = sum(part["rows"] for part in parts.done)
     manifest = {
         "version": 1,
         "job": job.job_id,
         "revision": job.revision,
         "round": job.round,
         "rows": rows,
-        "usage": _usage_dict(usage),
-        "parts": parts,
+        "usage": usage.named(),
+        **({"saved": saved.named()} if saved != Usage() else {}),
+        "parts": parts.done,
     }
     tools.fault("publish.before_manifest")
     tools.workspace.put(f"{folder}/{MANIFEST}", msgspec.json.format(msgspec.json.encode(manifest)))
-    for part in before.get("parts", []):
-        for file in (part, *part.get("forms", ())):
+    for part_before in before.get("parts", []):
+        for file in (part_before, *part_before.get("forms", ())):
             tools.workspace.delete_tree(f"{folder}/{file['path']}")
-    return Published(rows, dict(counts))
+    return Published(rows, {name: number for name, number in counts.items() if number})
+
+
+class _Part:
+    """A part on its way: counts its lines."""
+
+    def __init__(self, file: WholeFile) -> None:
+        self._file = file
+        self.rows = 0
+
+    def write(self, line: bytes) -> None:
+        self._file.write(line)
+        self.rows += 1
+
+
+class _Parts:
+    """The parts of one publication, with what the manifest says of each."""
+
+    def __init__(self, tools: Tools, folder: str) -> None:
+        self._tools, self._folder, self._generation = tools, folder, secrets.token_hex(4)
+        self.done: list[dict[str, Any]] = []
+
+    @contextmanager
+    def begin(self) -> Iterator[_Part]:
+        """Open the next part; it appears when the block ends."""
+        path = f"part-{self._generation}-{len(self.done):05d}.jsonl"
+        with self._tools.workspace.writer(f"{self._folder}/{path}") as out:
+            part = _Part(out)
+            yield part
+        self.done.append({"path": path, "rows": part.rows, "bytes": out.size, "sha256": out.sha256})
+
+
+def _riders(index: RowIndex, number: int) -> Iterator[Duplicate]:
+    """Yield the rows that share an answer of a batch, or of earlier jobs."""
+    for wire_id in index.keys(a=Fate.ANSWERED, b=riding(number)):
+        yield rider(index, wire_id)
+
+
+def _ridden(index: RowIndex, number: int) -> set[str]:
+    """Return the requests whose answer other rows share."""
+    return {duplicate.of for duplicate in _riders(index, number)}
+
+
+def _shared_line(line: bytes, duplicate: Duplicate) -> bytes:
+    """Make the answer to one row that of another, which cost nothing."""
+    answer = _answers.decode(line)
+    answer.custom_id, answer.wire_id = duplicate.custom_id, duplicate.wire_id
+    answer.key, answer.carry = duplicate.key, duplicate.carry
+    answer.origin, answer.usage = "duplicate", Usage().named()
+    return encode_line(answer)
+
+
+def _publish_reused(tools: Tools, job: Job, index: RowIndex, parts: _Parts) -> Usage:
+    """Write what earlier jobs answered, also for rows that share it; returns the tokens not spent."""
+    if job.plan_id is None:
+        return Usage()
+    saved = Usage()
+    with ExitStack() as stack:
+        is_shared = next(_riders(index, EARLIER_JOB), None) is not None
+        shared = _SharedAnswers(tools, stack) if is_shared else None
+        answers = iter_reused(tools.workspace, tools.root, job.plan_id)
+        while (first := next(answers, None)) is not None:
+            with parts.begin() as part:
+                for answer in chain([first], islice(answers, _REUSED_PART - 1)):
+                    found = index.get(answer.wire_id)
+                    if found is None or found[:2] != (Fate.ANSWERED, EARLIER_JOB):
+                        continue
+                    line = _reused_line(answer)
+                    part.write(line)
+                    saved = saved + Usage(**answer.usage)
+                    if shared is not None:
+                        shared.keep(answer.wire_id, line, answer.usage)
+        if shared is not None:
+            with parts.begin() as part:
+                for duplicate in _riders(index, EARLIER_JOB):
+                    line, used = shared.answer(duplicate.of)
+                    part.write(_shared_line(line, duplicate))
+                    saved = saved + used
+    return saved
+
+
+class _SharedAnswers:
+    """Answers of earlier jobs that are written for other rows as well."""
+
+    def __init__(self, tools: Tools, stack: ExitStack) -> None:
+        self._lines = stack.enter_context(Spool())
+        self._places = stack.enter_context(tools.new_index())
+
+    def keep(self, wire_id: str, line: bytes, used: Mapping[str, int]) -> None:
+        """Note an answer and what it was charged."""
+        self._places.put([(wire_id, 0, self._lines.add(line), dumps(used))], unless_a=-1)
+
+    def answer(self, wire_id: str) -> tuple[bytes, Usage]:
+        """Return both. :raises AccountingError: there is none."""
+        found = self._places.get(wire_id)
+        if found is None:
+            raise AccountingError(f"request {wire_id} is to answer another row as well, but has no answer")
+        return self._lines.read(found[1]), Usage(**loads(found[2] or b"{}"))
+
+
+def _reused_line(answer: Reused) -> bytes:
+    return encode_line(
+        Answer(
+            custom_id=answer.custom_id,
+            wire_id=answer.wire_id,
+            output=answer.output,
+            model=answer.model,
+            usage=Usage().named(),
+            finish_reason=answer.finish_reason,
+            round=0,
+            origin="reused",
+            key=answer.key,
+            carry=answer.carry,
+        )
+    )
 
 
 def _add_further_forms(tools: Tools, folder: str, parts: list[dict[str, Any]]) -> None:
@@ -120,36 +248,64 @@ def read_answers(tools: Tools, job: Job) -> Iterator[Answer]:
         yield from _read_part(tools, folder, part)
 
 
-def _answer_lines(tools: Tools, batch: Batch, wires: set[str]) -> Iterator[tuple[bytes, Usage]]:
-    """Yield the encoded answers of a batch in request order.
+class _BatchAnswers:
+    """The answers of a batch as lines, by wire id, in a temporary file.
 
-    Result rows come in any order: each is encoded into a temporary file as it is met, then the file is
-    read in request order, so that memory holds places and not answers.
+    Result rows come in any order: each is encoded as it is met, so that memory holds places and not
+    answers.
+
+    :param asked: whose answers they are, in request order.
     """
-    asked = {
-        r.wire_id: Asked(r.custom_id, r.key, r.carry)
-        for r in iter_requests(tools.workspace, tools.root, batch)
-        if r.wire_id in wires
-    }
-    with tempfile.TemporaryDirectory(prefix="batch-llm-answers-") as folder:
-        spool = (Path(folder) / "answers").open("w+b")
-        with spool:
-            places: dict[str, tuple[int, int, Usage]] = {}
-            offset = 0
-            for row, line in _chosen(tools, batch, asked):
-                spool.write(line)
-                places[row.wire_id] = (offset, len(line), row.usage)
-                offset += len(line)
-            if len(places) != len(asked) or len(asked) != len(wires):
-                raise AccountingError(
-                    f"batch {batch.batch_id}: {len(wires)} rows are answered, "
-                    f"{len(places)} answers are in its result files"
-                )
-            spool.flush()
-            for wire_id in asked:
-                place, size, used = places[wire_id]
-                spool.seek(place)
-                yield spool.read(size), used
+
+    def __init__(self, asked: Mapping[str, Asked], spool: Spool) -> None:
+        self.asked = asked
+        self._spool = spool
+        self._places: dict[str, tuple[int, Usage]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def keep(self, wire_id: str, line: bytes, used: Usage) -> None:
+        """Note an answer; a later one for the same request stands in its place."""
+        self._places[wire_id] = (self._spool.add(line), used)
+
+    def line(self, wire_id: str) -> bytes:
+        """Return the encoded answer."""
+        return self._spool.read(self._places[wire_id][0])
+
+    def usage(self, wire_id: str) -> Usage:
+        """Return what the answer was charged."""
+        return self._places[wire_id][1]
+
+
+@contextmanager
+def _batch_answers(
+    tools: Tools, batch: Batch, wires: Collection[str], today: RowIndex | None
+) -> Iterator[_BatchAnswers]:
+    """Read the answers of a batch to some of its requests.
+
+    :param today: holds the columns of the rows, where they may have changed since the batch was planned.
+    """
+    requests = iter_requests(tools.workspace, tools.root, batch)
+    asked = {r.wire_id: _asked(r, today) for r in requests if r.wire_id in wires}
+    with Spool() as spool:
+        answers = _BatchAnswers(asked, spool)
+        for row, line in _chosen(tools, batch, asked):
+            answers.keep(row.wire_id, line, row.usage)
+        if len(answers) != len(asked) or len(asked) != len(wires):
+            raise AccountingError(
+                f"batch {batch.batch_id}: {len(wires)} rows are answered, "
+                f"{len(answers)} answers are in its result files"
+            )
+        yield answers
+
+
+def _asked(request: Request, today: RowIndex | None) -> Asked:
+    found = today.get(request.wire_id) if today is not None else None
+    if found is None or found[2] is None:
+        return Asked(request.custom_id, request.key, request.carry)
+    columns = _columns.decode(found[2])
+    return Asked(request.custom_id, columns.key, columns.carry)
 
 
 def _chosen(tools: Tools, batch: Batch, asked: Mapping[str, Asked]) -> Iterator[tuple[Row, bytes]]:
@@ -192,7 +348,7 @@ def _answer_line(tools: Tools, batch: Batch, row: Row, asked: Asked) -> bytes:
         wire_id=row.wire_id,
         output=output,
         model=row.model or batch.model,
-        usage=_usage_dict(row.usage),
+        usage=row.usage.named(),
         finish_reason=row.finish_reason,
         round=batch.round,
         key=asked.key,
@@ -206,13 +362,3 @@ def _plain_output(row: Row) -> Any:
         return loads((row.text or "").encode("utf-8"))
     except ValueError:
         return row.text
-
-
-def _usage_dict(usage: Usage) -> dict[str, int]:
-    return {
-        "input": usage.input,
-        "output": usage.output,
-        "cached": usage.cached,
-        "cache_write": usage.cache_write,
-        "reasoning": usage.reasoning,
-    }

@@ -27,6 +27,7 @@ from airflow_batch_llm.core.model import (
     Request,
     RequestTemplate,
 )
+from airflow_batch_llm.core.plan_files import iter_duplicates, iter_reused_ids
 from airflow_batch_llm.core.ports import RowIndex
 from airflow_batch_llm.core.prior import attempt_of
 from airflow_batch_llm.core.shards import ShardWriter, TooLarge
@@ -98,6 +99,7 @@ def _member_index(tools: Tools, job: Job, sources: Sequence[Batch], stack: ExitS
     index = stack.enter_context(tools.new_index())
     for chunk in chunks(iter_member_ids(tools.workspace, tools.root, job.plan_id)):
         index.put([(wire_id, _UNDECIDED, 0, None) for _, wire_id in chunk], unless_a=-1)
+    _leave_to_others(tools, job.plan_id, index)
     earlier = [b for b in sources if b.revision < job.revision]
     decided = tools.ledger.batches(job.job_id, revision=job.revision)
     for batch in decided:
@@ -119,6 +121,16 @@ def _member_index(tools: Tools, job: Job, sources: Sequence[Batch], stack: ExitS
 
 
 _UNDECIDED, _DECIDED = 0, 1
+
+
+def _leave_to_others(tools: Tools, plan_id: str, index: RowIndex) -> None:
+    """Rows that earlier jobs answered, or that share another's answer, are not sent, whatever came of them
+    before. What they share the answer of may be, also where that row left the source."""
+    for chunk in chunks(iter_duplicates(tools.workspace, tools.root, plan_id)):
+        index.insert([(duplicate.of, _UNDECIDED, 0) for duplicate in chunk])
+        index.update([(duplicate.wire_id, _DECIDED, 0) for duplicate in chunk], where_a=[_UNDECIDED])
+    for answers in chunks(iter_reused_ids(tools.workspace, tools.root, plan_id)):
+        index.update([(ids.wire_id, _DECIDED, 0) for ids, _ in answers], where_a=[_UNDECIDED])
 
 
 def _answered_in_duplicates(tools: Tools, job: Job) -> set[str]:
@@ -174,7 +186,11 @@ def _again(
     model, overrides = tools.spec.policy.change(
         outcome.verdict, outcome.code, model=batch.model, params=template.params, overrides=batch.overrides
     )
-    request = msgspec.structs.replace(request, history=(*request.history, attempt_of(batch, outcome)))
+    request = msgspec.structs.replace(
+        request,
+        history=(*request.history, attempt_of(batch, outcome)),
+        changed=request.changed or (model, overrides) != (batch.model, dict(batch.overrides)),
+    )
     if (model, overrides) != (batch.model, dict(batch.overrides)):
         request = _with_own_members_changed(request, template, model, overrides)
     return _Again(request, model, overrides, cut_before)
@@ -283,17 +299,18 @@ def redrive(
     :param wanted: which open letters are meant.
     :returns: how many letters the round holds, and the job as pinned; None where there was nothing to send.
     """
-    with tools.new_index() as index:
-        paths = _index_letters(tools, job, wanted, index)
+    with tools.new_index() as index, tools.new_index() as sent_for:
+        paths, chosen = _index_letters(tools, job, wanted, index, sent_for)
         _pass_over_answered(tools, job, index)
-        letters = sorted(index.keys(a=_WANTED))
+        letters = sorted(wire_id for wire_id in chosen if _is_wanted(index, _sent_for(sent_for, wire_id)))
         if not letters:
             return 0, None
+        requests = sum(1 for _ in index.keys(a=_WANTED))
         pinned = _pin(
             tools,
             job,
             template,
-            _stored_requests(tools, job, index, paths, len(letters)),
+            _stored_requests(tools, job, index, paths, requests),
             letters=letters,
             seen={**seen, "allowance_round": job.round + 1},
             deadline_at=deadline_at,
@@ -308,25 +325,50 @@ _attempts = msgspec.json.Decoder(tuple[Attempt, ...])
 
 
 def _index_letters(
-    tools: Tools, job: Job, wanted: Callable[[DeadLetter], bool], index: RowIndex
-) -> dict[str, int]:
-    """Index the letters (place of the request, attempts so far); returns request file -> number."""
+    tools: Tools,
+    job: Job,
+    wanted: Callable[[DeadLetter], bool],
+    index: RowIndex,
+    sent_for: RowIndex,
+) -> tuple[dict[str, int], list[str]]:
+    """Index the requests of the letters: place, attempts so far. Rows with the same request are sent once.
+
+    :param sent_for: is filled with the rows that share another's request, and whose that is.
+    :returns: request file -> number, and the wire ids of the letters.
+    """
     paths: dict[str, int] = {}
+    chosen: list[str] = []
+    for duplicates in chunks(
+        iter_duplicates(tools.workspace, tools.root, job.plan_id) if job.plan_id else ()
+    ):
+        sent_for.put([(d.wire_id, 0, 0, d.of.encode()) for d in duplicates], unless_a=-1)
     for letters in chunks(tools.ledger.dead_letters(job.job_id, states=[LetterState.OPEN])):
+        meant = [letter for letter in letters if letter.request_path and wanted(letter)]
+        chosen += [letter.wire_id for letter in meant]
         index.put(
             [
                 (
-                    letter.wire_id,
+                    _sent_for(sent_for, letter.wire_id),
                     _WANTED,
                     paths.setdefault(letter.request_path, len(paths)),
                     msgspec.json.encode(letter.attempts),
                 )
-                for letter in letters
-                if letter.request_path and wanted(letter)
+                for letter in meant
             ],
             unless_a=-1,
         )
-    return paths
+    return paths, chosen
+
+
+def _sent_for(sent_for: RowIndex, wire_id: str) -> str:
+    """Return the wire id of the request that answers a row."""
+    found = sent_for.get(wire_id)
+    return found[2].decode() if found is not None and found[2] is not None else wire_id
+
+
+def _is_wanted(index: RowIndex, wire_id: str) -> bool:
+    found = index.get(wire_id)
+    return found is not None and found[0] == _WANTED
 
 
 def _pass_over_answered(tools: Tools, job: Job, index: RowIndex) -> None:

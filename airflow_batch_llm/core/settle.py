@@ -3,52 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from enum import IntEnum
 
+from airflow_batch_llm.core.bought import record_bought
 from airflow_batch_llm.core.drafts import LandingInfo, ResolvedSink
+from airflow_batch_llm.core.fates import WHEN_STAGED, Fate, count_rows, rider, riding
 from airflow_batch_llm.core.files import (
     iter_member_ids,
     iter_outcomes,
     iter_refusals,
     iter_requests,
     plan_path,
-    rows_path,
 )
 from airflow_batch_llm.core.model import (
     MACHINE,
     Batch,
-    BatchKind,
-    BatchState,
     DeadLetter,
     Job,
     JobState,
     LetterState,
-    Outcome,
     RequestTemplate,
     Usage,
 )
+from airflow_batch_llm.core.plan_files import Duplicate
 from airflow_batch_llm.core.ports import RowIndex
 from airflow_batch_llm.core.prior import attempt_of
 from airflow_batch_llm.core.publish import publish, read_answers
 from airflow_batch_llm.core.tools import Tools, chunks, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
-from airflow_batch_llm.exceptions import AccountingError, WorkspaceError
-
-#: Stands for "refused when staged" where a batch number is expected.
-REFUSED = -2
-
-
-class Fate(IntEnum):
-    """Where a row of the revision stands, counted from the rows themselves."""
-
-    PENDING = 0
-    ANSWERED = 1
-    DEAD = 2
-    LEFT = 3  #: has an outcome that asks for another round
+from airflow_batch_llm.exceptions import AccountingError
 
 
 def settle(
@@ -71,19 +56,21 @@ def settle(
     with ExitStack() as stack:
         index = stack.enter_context(tools.new_index())
         batches = tools.ledger.batches(job.job_id)
-        counts = _count_rows(tools, job, batches, index, final=final)
+        counts = count_rows(tools, job, batches, index, final=final)
         tools.fault("settle.before_letters")
         letters = _letters(tools, job, batches, index, final=final)
         decided = (dataclasses.replace(letter, actor=actor, reason=reason) for letter in letters)
         tools.ledger.insert_dead_letters(decided)
         _move_letters(tools, job, index, final=final)
         tools.fault("settle.before_publish")
-        published = publish(tools, job, batches, index, answered=Fate.ANSWERED)
+        published = publish(tools, job, batches, index)
         counts |= published.counts
         if published.rows != counts["answered"]:
             raise AccountingError(
                 f"job {job.job_id}: {counts['answered']} rows answered, but {published.rows} published"
             )
+        if final or job.state is JobState.HALTED:
+            record_bought(tools, job, batches, index)
     if tools.spec.sink is not None:
         tools.fault("settle.before_sink")
         counts["landed"] = _land(tools, job, tools.spec.sink, counts, final=final)
@@ -146,125 +133,75 @@ def _unpinned_plans(tools: Tools, job: Job, batches: list[Batch]) -> list[str]:
     return sorted(found - keep)
 
 
-def _count_rows(
-    tools: Tools, job: Job, batches: list[Batch], index: RowIndex, *, final: bool
-) -> dict[str, int]:
-    """Fill the index with every row's fate and prove that the sums agree."""
-    total = _index_members(tools, job, index)
-    for number, batch in enumerate(batches):
-        if batch.state is BatchState.RECONCILED and batch.revision >= job.floor_revision:
-            for outcomes in chunks(iter_outcomes(tools.workspace, tools.root, batch)):
-                _note_outcomes(index, batch, number, outcomes)
-    refused = 0
-    if job.plan_id is not None:
-        for refusals in chunks(iter_refusals(tools.workspace, tools.root, job.plan_id)):
-            index.update([(r.wire_id, Fate.DEAD, REFUSED) for r in refusals], where_a=[Fate.PENDING])
-            refused += len(refusals)
-    if refused != job.counts.get("refused", 0):
-        raise AccountingError(
-            f"job {job.job_id}: {job.counts.get('refused', 0)} rows were refused when staged, but the plan "
-            f"names {refused}"
-        )
-    found = index.counts()
-    answered, dead = found.get(Fate.ANSWERED, 0), found.get(Fate.DEAD, 0)
-    left, pending = found.get(Fate.LEFT, 0), found.get(Fate.PENDING, 0)
-    if final:
-        dead, left = dead + left, 0
-    if answered + dead + left + pending != total or (final and pending):
-        raise AccountingError(
-            f"job {job.job_id} revision {job.revision}: {total} rows, but {answered} answered + {dead} dead "
-            f"+ {left + pending} pending"
-        )
-    withdrawn = job.counts.get("withdrawn", 0)
-    return {
-        "rows": total,
-        "answered": answered,
-        "dead": dead,
-        "pending": left + pending,
-        "refused": refused,
-        "withdrawn": withdrawn,
-    }
-
-
-def _index_members(tools: Tools, job: Job, index: RowIndex) -> int:
-    if job.plan_id is None:
-        return 0
-    total = 0
-    digest = hashlib.sha256()
-    for chunk in chunks(iter_member_ids(tools.workspace, tools.root, job.plan_id)):
-        total += len(chunk)
-        digest.update("".join(wire_id for _, wire_id in chunk).encode())
-        index.insert([(wire_id, Fate.PENDING, -1) for _, wire_id in chunk])
-    if digest.hexdigest() != job.plan_digest:
-        raise WorkspaceError(
-            f"{tools.workspace.url(rows_path(tools.root, job.plan_id))} is not what was pinned: the digest "
-            "of its rows differs"
-        )
-    if total != job.counts.get("rows", total):
-        raise AccountingError(
-            f"job {job.job_id}: {job.counts['rows']} rows were staged but the plan holds {total}"
-        )
-    return total
-
-
-def _note_outcomes(index: RowIndex, batch: Batch, number: int, outcomes: list[Outcome]) -> None:
-    open_fates = [Fate.PENDING, Fate.DEAD, Fate.LEFT]
-    landed = [(o.wire_id, Fate.ANSWERED, number) for o in outcomes if o.disposition is Disposition.LAND]
-    index.update(landed, where_a=open_fates)
-    if batch.kind is BatchKind.DUPLICATE or len(landed) == len(outcomes):
-        return
-    dead = [(o.wire_id, Fate.DEAD, number) for o in outcomes if o.disposition is Disposition.DEAD]
-    left = [
-        (o.wire_id, Fate.LEFT, number)
-        for o in outcomes
-        if o.disposition not in (Disposition.LAND, Disposition.DEAD)
-    ]
-    index.update(dead, where_a=open_fates)
-    index.update(left, where_a=open_fates)
-
-
 def _letters(
     tools: Tools, job: Job, batches: list[Batch], index: RowIndex, *, final: bool
 ) -> Iterator[DeadLetter]:
     """Yield a letter for every dead row."""
+    fates = [Fate.DEAD, Fate.LEFT] if final else [Fate.DEAD]
     for number, batch in enumerate(batches):
-        wires = set(index.keys(a=Fate.DEAD, b=number))
-        if final:
-            wires |= set(index.keys(a=Fate.LEFT, b=number))
-        if not wires:
+        wires = {wire_id for fate in fates for wire_id in index.keys(a=fate, b=number)}
+        ridden = {duplicate.of for duplicate in _riders(index, fates, number)}
+        if not wires and not ridden:
             continue
-        requests = iter_requests(tools.workspace, tools.root, batch)
-        outcomes = iter_outcomes(tools.workspace, tools.root, batch)
-        for request, outcome in zip(requests, outcomes, strict=True):
-            if outcome.wire_id not in wires:
-                continue
-            attempts = (*request.history, attempt_of(batch, outcome))
-            yield DeadLetter(
-                job_id=job.job_id,
-                wire_id=outcome.wire_id,
-                custom_id=outcome.custom_id,
-                key=job.key,
-                revision=job.revision,
-                provider=batch.provider,
-                model=batch.model,
-                verdict=outcome.verdict,
-                code=outcome.code,
-                message=outcome.message,
-                exhausted=outcome.exhausted or outcome.disposition is not Disposition.DEAD,
-                request_path=batch.path,
-                attempts=attempts,
-                usage=Usage(sum(a.input for a in attempts), sum(a.output for a in attempts)),
-            )
+        shared: dict[str, DeadLetter] = {}
+        for letter in _batch_letters(tools, job, batch, wires | ridden):
+            if letter.wire_id in wires:
+                yield letter
+            if letter.wire_id in ridden:
+                shared[letter.wire_id] = letter
+        for duplicate in _riders(index, fates, number):
+            yield _shared_letter(shared[duplicate.of], duplicate)
     yield from _refusal_letters(tools, job, index)
+
+
+def _batch_letters(tools: Tools, job: Job, batch: Batch, wires: set[str]) -> Iterator[DeadLetter]:
+    requests = iter_requests(tools.workspace, tools.root, batch)
+    outcomes = iter_outcomes(tools.workspace, tools.root, batch)
+    for request, outcome in zip(requests, outcomes, strict=True):
+        if outcome.wire_id not in wires:
+            continue
+        attempts = (*request.history, attempt_of(batch, outcome))
+        yield DeadLetter(
+            job_id=job.job_id,
+            wire_id=outcome.wire_id,
+            custom_id=outcome.custom_id,
+            key=job.key,
+            revision=job.revision,
+            provider=batch.provider,
+            model=batch.model,
+            verdict=outcome.verdict,
+            code=outcome.code,
+            message=outcome.message,
+            exhausted=outcome.exhausted or outcome.disposition is not Disposition.DEAD,
+            request_path=batch.path,
+            attempts=attempts,
+            usage=Usage(sum(a.input for a in attempts), sum(a.output for a in attempts)),
+        )
+
+
+def _riders(index: RowIndex, fates: list[Fate], number: int) -> Iterator[Duplicate]:
+    """Yield the rows that share a failure of a batch, or of what was refused when staged."""
+    for fate in fates:
+        for wire_id in index.keys(a=fate, b=riding(number)):
+            yield rider(index, wire_id)
+
+
+def _shared_letter(letter: DeadLetter, duplicate: Duplicate) -> DeadLetter:
+    """Make the letter of one row that of another with the same request, which cost nothing."""
+    return dataclasses.replace(
+        letter, wire_id=duplicate.wire_id, custom_id=duplicate.custom_id, usage=Usage()
+    )
 
 
 def _refusal_letters(tools: Tools, job: Job, index: RowIndex) -> Iterator[DeadLetter]:
     if job.plan_id is None:
         return
+    ridden = {duplicate.of for duplicate in _riders(index, [Fate.DEAD], WHEN_STAGED)}
+    shared: dict[str, DeadLetter] = {}
     for refusal in iter_refusals(tools.workspace, tools.root, job.plan_id):
-        if (found := index.get(refusal.wire_id)) is None or found[:2] != (Fate.DEAD, REFUSED):
+        if (found := index.get(refusal.wire_id)) is None or found[:2] != (Fate.DEAD, WHEN_STAGED):
             continue
-        yield DeadLetter(
+        letter = DeadLetter(
             job_id=job.job_id,
             wire_id=refusal.wire_id,
             custom_id=refusal.custom_id,
@@ -280,6 +217,11 @@ def _refusal_letters(tools: Tools, job: Job, index: RowIndex) -> Iterator[DeadLe
             attempts=(),
             usage=Usage(),
         )
+        if letter.wire_id in ridden:
+            shared[letter.wire_id] = letter
+        yield letter
+    for duplicate in _riders(index, [Fate.DEAD], WHEN_STAGED):
+        yield _shared_letter(shared[duplicate.of], duplicate)
 
 
 #: States in which the letter of a dead row is not noticed by anybody.

@@ -7,7 +7,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -27,10 +27,12 @@ from airflow_batch_llm.core.files import (
 )
 from airflow_batch_llm.core.ids import WireIds
 from airflow_batch_llm.core.jsonl import dumps_canonical
-from airflow_batch_llm.core.model import Attempt, Batch, Job, Plan, Request
+from airflow_batch_llm.core.model import Job, Plan, Request
+from airflow_batch_llm.core.plan_files import feed_digests
 from airflow_batch_llm.core.ports import RowIndex, WholeFile
-from airflow_batch_llm.core.prior import Known, index_prior, must_send
+from airflow_batch_llm.core.prior import Prior
 from airflow_batch_llm.core.shards import ShardWriter, TooLarge
+from airflow_batch_llm.core.sharing import Asking, Sharing
 from airflow_batch_llm.core.spec import OnEmpty, StageOrder
 from airflow_batch_llm.core.tools import Tools, chunks, log
 from airflow_batch_llm.core.verdicts import Verdict
@@ -69,6 +71,17 @@ def _describe_for_people(tools: Tools, plan_id: str) -> None:
         tools.workspace.put(job_path(tools.root), file.read())
 
 
+@dataclass(slots=True)
+class _Row:
+    """A row as it goes into the plan: asked for, or at fault (verdict and code)."""
+
+    draft: Draft
+    key: dict[str, Any]
+    wire_id: str
+    asking: Asking | None
+    fault: tuple[Verdict, str] | None
+
+
 class _Staging:
     """One pass over the source."""
 
@@ -79,15 +92,19 @@ class _Staging:
         self._checked_rows = 0
         self._counts: Counter[str] = Counter()
         self._digest = hashlib.sha256()
+        self._files: dict[str, dict[str, Any]] = {}
 
     def write(self) -> Plan:
         tools, order, root = self._tools, self._order, self._tools.root
         begin_plan(tools.workspace, root, self._plan_id, self._job.revision, 0)
         with ExitStack() as stack:
             custom_ids = stack.enter_context(tools.new_index())
-            prior = self._open_prior(stack)
+            prior = Prior(tools, self._job, order.rerun, stack)
+            if self._job.revision > 1:
+                self._counts["carried_batches"] = prior.carried_batches
             members = stack.enter_context(tools.workspace.writer(rows_path(root, self._plan_id)))
             refused = stack.enter_context(tools.workspace.writer(refused_path(root, self._plan_id)))
+            sharing = Sharing(tools, order, self._job, self._plan_id, prior, stack)
             shards = stack.enter_context(
                 ShardWriter(
                     tools.workspace,
@@ -100,31 +117,31 @@ class _Staging:
             )
             for chunk in chunks(order.drafts(), 1000):
                 tools.fault("stage.rows")
-                for draft in self._checked(chunk, custom_ids):
-                    self._take(draft, members, refused, shards, prior)
+                rows = [self._prepare(draft, prior, sharing) for draft in self._checked(chunk, custom_ids)]
+                sharing.look_up(row.asking for row in rows if row.asking is not None)
+                for row in rows:
+                    self._take(row, members, refused, shards, sharing)
             self._refuse_bad_ids()
+            self._refuse_few_rows()
+            self._send_unanswered(sharing, refused, shards)
             self._count_withdrawn(custom_ids)
             batches = shards.plans()
-        if self._counts["rows"] == 0 and order.on_empty is OnEmpty.FAIL:
-            raise EmptySourceError("the source returned no row, and on_empty is 'fail'")
-        if 0 < self._counts["rows"] < order.min_rows:
-            raise TooFewRows(
-                f"the source returned {self._counts['rows']} rows, and min_rows is {order.min_rows}; nothing "
-                "was sent"
-            )
+        self._files = sharing.files()
+        feed_digests(self._digest, self._files)
         self._counts["batches"] = len(batches)
         plan = Plan(self._plan_id, self._digest.hexdigest(), batches, dict(self._counts))
         tools.fault("stage.before_describe")
         tools.workspace.put(plan_job_path(root, self._plan_id), self._describe())
         return plan
 
-    def _open_prior(self, stack: ExitStack) -> RowIndex | None:
-        if self._job.revision == 1:
-            return None
-        prior = stack.enter_context(self._tools.new_index())
-        carried: list[Batch] = index_prior(self._tools, self._job, prior)
-        self._counts["carried_batches"] = len(carried)
-        return prior
+    def _refuse_few_rows(self) -> None:
+        rows, order = self._counts["rows"], self._order
+        if rows == 0 and order.on_empty is OnEmpty.FAIL:
+            raise EmptySourceError("the source returned no row, and on_empty is 'fail'")
+        if 0 < rows < order.min_rows:
+            raise TooFewRows(
+                f"the source returned {rows} rows, and min_rows is {order.min_rows}; nothing was sent"
+            )
 
     def _checked(self, drafts: list[Draft], custom_ids: RowIndex) -> Iterator[Draft]:
         """Complain about bad ids and pass on the others."""
@@ -162,15 +179,8 @@ class _Staging:
             + (f" ({self._order.id_origin})" if self._order.id_origin else "")
         )
 
-    def _take(
-        self,
-        draft: Draft,
-        members: WholeFile,
-        refused: WholeFile,
-        shards: ShardWriter,
-        prior: RowIndex | None,
-    ) -> None:
-        self._counts["rows"] += 1
+    def _prepare(self, draft: Draft, prior: Prior, sharing: Sharing) -> _Row:
+        """Make the request that a row would be, and look up what is known of it."""
         fault, body = draft.fault, b""
         if fault is None:
             try:
@@ -181,32 +191,67 @@ class _Staging:
         if fault is None and not model:
             fault = (Verdict.BAD_REQUEST, "no_model")
         wire_id = self._wire_ids.derive(draft.custom_id, body if fault is None else b"refused")
-        known: Known | None = None
-        history: tuple[Attempt, ...] = ()
-        if fault is None and prior is not None:
-            known, history = must_send(prior, wire_id, self._order.rerun)
-        if fault is None and known is None:
-            request = Request(
-                draft.custom_id, wire_id, msgspec.Raw(body), _plain_key(draft.key), history, draft.carry
-            )
-            try:
-                shards.add(request, model=model)
-            except TooLarge:
-                fault = (Verdict.TOO_LARGE, "request_over_limit")
-            except Refused as error:
-                fault = (Verdict.BAD_REQUEST, error.reason)
+        key = _plain_key(draft.key)
         if fault is not None:
-            self._counts["refused"] += 1
-            refused.write(
-                encode_line(
-                    Refusal(draft.custom_id, wire_id, fault[0], fault[1], draft.line, _plain_key(draft.key))
-                )
-            )
+            return _Row(draft, key, wire_id, None, fault)
+        standing = prior.look(wire_id)
+        request = Request(
+            draft.custom_id, wire_id, msgspec.Raw(body), key, standing.history, carry=draft.carry
+        )
+        sharing.identify(request, model, draft.sample)
+        return _Row(draft, key, wire_id, Asking(request, model, draft.line, standing), None)
+
+    def _take(
+        self, row: _Row, members: WholeFile, refused: WholeFile, shards: ShardWriter, sharing: Sharing
+    ) -> None:
+        """Write the row down, with its request where it needs one."""
+        self._counts["rows"] += 1
+        asking, draft = row.asking, row.draft
+        if asking is None:
+            assert row.fault is not None
+            self._refuse(refused, draft.custom_id, row.wire_id, row.fault, draft.line, row.key)
+        elif settled := sharing.settles(asking):
+            self._counts[settled] += 1
+        elif self._send(asking.request, asking.model, asking.line, refused, shards):
+            sharing.sends(asking)
+        member = Member(draft.line, draft.custom_id, row.wire_id, draft.row, row.key, draft.carry)
+        members.write(_member_line(member))
+        self._digest.update(row.wire_id.encode())
+
+    def _send_unanswered(self, sharing: Sharing, refused: WholeFile, shards: ShardWriter) -> None:
+        """Send the rows for which an earlier job's answer was looked up, but does not do."""
+        reused = self._counts.pop("candidates", 0)
+        for candidate in sharing.unanswered():
+            reused -= 1
+            self._send(candidate.request, candidate.model, candidate.line, refused, shards)
+        if reused:
+            self._counts["reused"] = reused
+
+    def _send(self, request: Request, model: str, line: int, refused: WholeFile, shards: ShardWriter) -> bool:
+        """Put a request into a batch; one that cannot be sent is refused, and False returned."""
+        try:
+            shards.add(request, model=model)
+        except TooLarge:
+            fault = (Verdict.TOO_LARGE, "request_over_limit")
+        except Refused as error:
+            fault = (Verdict.BAD_REQUEST, error.reason)
         else:
-            self._counts[_COUNT_NAMES[known]] += 1
-        line = _member_line(Member(draft.line, draft.custom_id, wire_id, draft.row))
-        members.write(line)
-        self._digest.update(wire_id.encode())
+            self._counts["sent"] += 1
+            return True
+        self._refuse(refused, request.custom_id, request.wire_id, fault, line, request.key)
+        return False
+
+    def _refuse(
+        self,
+        refused: WholeFile,
+        custom_id: str,
+        wire_id: str,
+        fault: tuple[Verdict, str],
+        line: int,
+        key: dict[str, Any],
+    ) -> None:
+        self._counts["refused"] += 1
+        refused.write(encode_line(Refusal(custom_id, wire_id, fault[0], fault[1], line, key)))
 
     def _count_withdrawn(self, custom_ids: RowIndex) -> None:
         previous = self._job.seen.get("previous_plan")
@@ -231,20 +276,12 @@ class _Staging:
                     "policy": spec.policy.serialize(),
                     "judge": spec.judge.fingerprint,
                     "counts": dict(self._counts),
+                    **({"reuse": self._order.reuse.serialize()} if self._order.reuse else {}),
+                    **({"files": self._files} if self._files else {}),
                     **self._order.describe,
                 }
             )
         )
-
-
-_COUNT_NAMES: dict[Known | None, str] = {
-    None: "sent",
-    Known.ANSWERED: "kept_answered",
-    Known.IN_FLIGHT: "kept_in_flight",
-    Known.DEAD: "kept_dead",
-    Known.EXHAUSTED: "kept_dead",
-    Known.OPEN: "sent",
-}
 
 
 def _id_complaint(custom_id: Any) -> str | None:

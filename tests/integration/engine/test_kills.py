@@ -28,6 +28,9 @@ ELSEWHERE = {
     "observe.before_cancel": "test_time_limits.py",
     "submit.after_duplicate": "test_zombies.py",
     "rejudge.before_reconciled": "test_judging_again.py",
+    "reuse.looked_up": "test_reuse_kills.py",
+    "reuse.source_read": "test_reuse_kills.py",
+    "reuse.before_recorded": "test_reuse_kills.py",
 }
 
 
