@@ -15,7 +15,7 @@ import msgspec
 from airflow_batch_llm.backends.dialects import Dialect
 from airflow_batch_llm.backends.openai_endpoints import FORMS, MAX_TOKENS, EndpointForm, SchemaPlace
 from airflow_batch_llm.backends.openai_responses import translated, translated_params
-from airflow_batch_llm.backends.strict_schema import to_strict
+from airflow_batch_llm.backends.strict_schema import to_strict, with_object_on_top
 from airflow_batch_llm.core import jsonl
 from airflow_batch_llm.core.endpoints import RESPONSES
 from airflow_batch_llm.core.model import RequestTemplate
@@ -31,6 +31,7 @@ def line_encoder(template: RequestTemplate, dialect: Dialect) -> LineEncoder:
     """Return the encoder of a batch's lines. Its lines end in 0x0A and hold no other.
 
     :raises Refused: the template asks for what its endpoint, or a batch, lacks; ``reason`` is its name.
+    :raises OutputSchemaError: its output schema is none of an object.
     """
     if template.endpoint not in dialect.endpoints:
         known = ", ".join(sorted(dialect.endpoints))
@@ -186,11 +187,12 @@ def _place_schema(members: dict[str, Any], template: RequestTemplate, form: _For
 
 
 def _json_schema(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    sent = with_object_on_top(schema, name)
     strict = to_strict(schema)
     return {
         "name": _NOT_IN_NAME.sub("_", name)[:64] or "answer",
         "strict": strict is not None,
-        "schema": strict if strict is not None else schema,
+        "schema": strict if strict is not None else sent,
     }
 
 

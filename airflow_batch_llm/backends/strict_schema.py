@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_batch_llm.exceptions import OutputSchemaError
+
 _ANNOTATIONS = frozenset(
     {"default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "$schema", "$id"}
 )
@@ -40,6 +42,50 @@ def to_strict(schema: Mapping[str, Any]) -> dict[str, Any] | None:
         return _Maker(schema).root()
     except _NotStrict:
         return None
+
+
+def with_object_on_top(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the schema in a form whose top says that it is an object, which the protocol asks of any schema.
+
+    :param name: how the error names the schema.
+    :raises OutputSchemaError: its top is a list, a single value, a choice, or anything at all.
+    """
+    top: Mapping[str, Any] = schema
+    passed: set[str] = set()
+    while "$ref" in top:
+        reference = str(top["$ref"])
+        target = None if reference in passed else _definition(schema, reference)
+        if target is None:
+            break
+        passed.add(reference)
+        top = {**target, **{key: value for key, value in top.items() if key != "$ref"}}
+    kind = top.get("type")
+    if kind == "object":
+        return top
+    if kind is None and _OF_OBJECTS & top.keys() and not _CHOICES & top.keys():
+        return {**top, "type": "object"}
+    if _CHOICES & top.keys():
+        found = "a choice between forms"
+    else:
+        found = f"of type {kind!r}" if kind is not None else "not said to be an object"
+    raise OutputSchemaError(
+        f"output schema {name!r} cannot be sent: the protocol wants an object, and its top is {found}. "
+        'Put it into a property of an object ({"items": [...]}, say)'
+    )
+
+
+#: What only objects have, and what a top cannot be.
+_OF_OBJECTS = frozenset({"properties", "required", "additionalProperties", "allOf"})
+_CHOICES = frozenset({"anyOf", "oneOf"})
+
+
+def _definition(schema: Mapping[str, Any], reference: str) -> Mapping[str, Any] | None:
+    parts = reference.split("/")
+    if len(parts) != 3 or parts[0] != "#" or parts[1] not in _DEFINITIONS:
+        return None
+    definitions = schema.get(parts[1])
+    target = definitions.get(parts[2]) if isinstance(definitions, Mapping) else None
+    return target if isinstance(target, Mapping) else None
 
 
 class _Maker:
@@ -110,12 +156,8 @@ class _Maker:
         return {"$ref": reference}
 
     def _target(self, reference: Any) -> Mapping[str, Any]:
-        parts = reference.split("/") if isinstance(reference, str) else []
-        if len(parts) != 3 or parts[0] != "#" or parts[1] not in _DEFINITIONS:
-            raise _NotStrict
-        definitions = self._schema.get(parts[1])
-        target = definitions.get(parts[2]) if isinstance(definitions, Mapping) else None
-        if not isinstance(target, Mapping):
+        target = _definition(self._schema, reference) if isinstance(reference, str) else None
+        if target is None:
             raise _NotStrict
         return target
 
