@@ -20,7 +20,9 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 import airflow_batch_llm as package
 from airflow_batch_llm.backends.dialects import DIALECTS
+from airflow_batch_llm.backends.openai_endpoints import FORMS
 from airflow_batch_llm.backends.openai_verdicts import RULES, Part
+from airflow_batch_llm.core.endpoints import ENDPOINTS
 from airflow_batch_llm.core.verdicts import MEANINGS, STANDING, Verdict
 from airflow_batch_llm.get_provider_info import get_provider_info
 from airflow_batch_llm.operators.base import BatchLLMJobOperator
@@ -201,6 +203,24 @@ def dialect_table() -> str:
     return _table((*head, "`max_tokens` is sent as"), rows)
 
 
+def endpoint_table() -> str:
+    """Return what the requests of each endpoint hold, and what is refused in them."""
+    rows = []
+    for name, path in ENDPOINTS.items():
+        form = FORMS[path]
+        limit = "as the dialect says" if form.max_tokens == "" else f"`{form.max_tokens}`"
+        rows.append(
+            (
+                f"`{name}`",
+                f"`{path}`",
+                "refused" if form.max_tokens is None else limit,
+                f"`{form.schema.value}`" if form.schema else "refused",
+                ", ".join(f"`{member}`" for member in form.lacks) or "",
+            )
+        )
+    return _table(("endpoint", "path", "`max_tokens` is sent as", "a schema is sent in", "refused"), rows)
+
+
 # -- ledger ----------------------------------------------------------------------------------------
 def ledger_table(name: str) -> str:
     """Return the columns of a ledger table with their meanings.
@@ -243,6 +263,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "settings": settings_table,
     "connection fields": connection_table,
     "dialects": dialect_table,
+    "endpoints": endpoint_table,
 }
 
 _PART = re.compile(r"(<!-- generated: ([^>]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

@@ -11,8 +11,13 @@ Which file holds what:
 ``scenario``, ``faults``  how the server is told to misbehave, and the counters behind that
 ``wire``                  the seams: dialect (line format), upstream (who answers), plain values
 ``openai_lines``          the OpenAI dialect: checks input lines, writes result rows
-``chat``                  the chat completions endpoint of the simulated model
-``simulated``             the simulated model; ``schema_instances`` and ``word_match`` fill JSON schemas
+``chat``, ``responses``,  one endpoint each, as the simulated model serves it
+``completions``,
+``embeddings``,
+``moderations``
+``replies``, ``inputs``   what the endpoints share: reading and refusing bodies, error envelopes
+``simulated``             the simulated model; ``schema_instances``, ``labelled_values`` and ``word_match`` fill
+                          JSON schemas
 ``upstreams``             who answers: the simulated model, or an OpenAI-compatible server
 ``validation``, ``rows``  a batch's file checked; a piece of a batch executed
 ``result_files``          the finished result files, in order or as a scenario wants them

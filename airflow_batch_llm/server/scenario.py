@@ -89,6 +89,8 @@ class RowRule(_Strict):
     truncated, content_filter, refusal,   in the output file, 200, charged, but not an answer
     empty, invalid_json
     ====================================  ====================================================================
+
+    A fault that the answers of an endpoint cannot have (a truncated embedding) does nothing.
     """
 
     fault: RowFault
