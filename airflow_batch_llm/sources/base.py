@@ -134,7 +134,7 @@ class RowReader:
 
     def _needed(self, prompt: CompiledPrompt, options: RowOptions) -> frozenset[str] | None:
         """Return the columns that decide what is sent and kept, None where that cannot be known."""
-        read: frozenset[str] | None = getattr(prompt, "reads", None)
+        read = prompt.reads
         if read is None or options.redact is not None:
             return None
         return read.union(self._key.columns, options.carry)

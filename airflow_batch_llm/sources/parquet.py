@@ -141,9 +141,11 @@ class ParquetRows:
 
 
 def _python_values(column: Any) -> list[Any]:
-    column = column.cast(_in_microseconds(column.type), safe=False)
+    kind = _in_microseconds(column.type)
+    if kind != column.type:
+        column = column.cast(kind, safe=False)
     values: list[Any] = column.to_pylist()
-    return [_with_dicts(value, column.type) for value in values] if _has_map(column.type) else values
+    return [_with_dicts(value, kind) for value in values] if _has_map(kind) else values
 
 
 def _in_microseconds(kind: Any) -> Any:
