@@ -13,6 +13,7 @@ from airflow_batch_llm import (
     BatchLLMRedriveOperator,
     BatchLLMSubmitOperator,
     FileSource,
+    Image,
     OpenAIBatchFile,
     RowPrompt,
     RowRetry,
@@ -27,6 +28,11 @@ class Label(BaseModel):
     """An output schema that the DAG file itself defines."""
 
     label: str
+
+
+def check_label(output: dict[str, Any], row: dict[str, Any]) -> str | None:
+    """A validator that the DAG file itself defines."""
+    return None if output["label"] else "no label"
 
 
 with DAG("every_wrapper", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
@@ -79,6 +85,27 @@ with DAG("every_wrapper", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=
         prompt=RowPrompt("{{ row.body }}"),
         deferrable=False,
         job_key="listed",
+    )
+    batch_llm_group(
+        group_id="asking",
+        source=FileSource("/data/in.jsonl", key="id"),
+        prompt=RowPrompt(
+            "{{ row.body }}",
+            examples=[{"row": {"body": "a"}, "assistant": {"label": "b"}}],
+            history="talk",
+            images=["{{ row.url }}", Image(path="photos/{{ row.name }}", within="photos/{{ ds }}")],
+            tools=[{"type": "function", "function": {"name": "find"}}],
+        ),
+        output_schema=Label,
+        validate=check_label,
+        echo={"label": "custom_id"},
+    )
+    batch_llm_group(
+        group_id="bodies",
+        source=FileSource("/data/in.jsonl", key="id"),
+        prompt=RowPrompt(body={"input": "{{ row.body }}", "dimensions": 3}),
+        endpoint="embeddings",
+        validate="labels:check_vector",
     )
     BatchLLMSubmitOperator.partial(
         task_id="mapped",
