@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -118,7 +118,9 @@ class FileReader(RowReader):
         """Yield the rows with their lines, or their numbers in a Parquet file."""
         return self.needed_rows(None)
 
-    def needed_rows(self, columns: frozenset[str] | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    def needed_rows(
+        self, columns: frozenset[str] | None
+    ) -> Generator[tuple[int, Mapping[str, Any]], None, None]:
         """Yield the rows; of a Parquet file with these columns, if it has them all.
 
         :raises SourceError: there is no such file, or it is not of its format; lines that are at fault, the

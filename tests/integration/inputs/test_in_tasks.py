@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ import pytest
 from airflow.sdk import DAG, BaseOperator, task
 
 from airflow_batch_llm.declared import Declared
-from airflow_batch_llm.exceptions import SourceError
+from airflow_batch_llm.exceptions import ConfigurationError
 from airflow_batch_llm.prompts import RowPrompt
-from airflow_batch_llm.sources import FileSource, RowsSource, SqlSource
+from airflow_batch_llm.sources import RowsSource, SqlSource
 
 FOUND: dict[str, Any] = {}
 
@@ -95,13 +96,37 @@ def test_a_reference_to_a_task_is_shown_by_its_name_and_survives_a_copy_of_the_d
     assert copy.deepcopy(source) == source
 
 
-def test_a_file_is_read_through_object_storage(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"id": "1", "body": "a"}\n')
-    prompt = RowPrompt("{{ row.body }}").resolve({})
+def test_a_lookback_moves_the_start_of_the_interval_and_nothing_else(
+    sync_dag: Callable[[DAG], DAG], sqlite_database: str
+) -> None:
+    columns = "? AS id, ? || ' ' || ? || ' ' || ? AS body"
+    values = ["{{ data_interval_start }}", "{{ data_interval_end }}", "{{ logical_date }}", "{{ ds }}"]
+    with DAG("inputs_look_back", schedule=None) as dag:
+        for name, lookback in (("back", timedelta(days=2, hours=1)), ("plain", None)):
+            source = SqlSource(sqlite_database, f"SELECT {columns}", values, key="id", lookback=lookback)
+            Reading(task_id=name, source=source, prompt=RowPrompt("{{ row.body }}"))
 
-    drafts = list(FileSource(f"file://{path}", key="id").resolve({}).drafts(prompt))
+    FOUND.clear()
+    run = sync_dag(dag).test(logical_date=datetime(2026, 3, 1, tzinfo=UTC))
 
-    assert [draft.custom_id for draft in drafts] == ["1"]
-    with pytest.raises(SourceError, match="there is no file"):
-        list(FileSource(f"file://{path}.nope", "jsonl", key="id").resolve({}).drafts(prompt))
+    assert run is not None and run.state == "success"
+    rest = "2026-03-01 00:00:00+00:00 2026-03-01 00:00:00+00:00 2026-03-01"
+    assert {
+        "back": [("2026-02-26 23:00:00+00:00", rest)],
+        "plain": [("2026-03-01 00:00:00+00:00", rest)],
+    } == FOUND
+
+
+def test_a_run_without_an_interval_is_told_of_it(sqlite_database: str) -> None:
+    source = SqlSource(
+        sqlite_database,
+        "SELECT 1 AS id, ? AS body",
+        ["{{ data_interval_start }}"],
+        key="id",
+        lookback=timedelta(hours=1),
+    )
+    with DAG("inputs_no_interval", schedule=None):
+        operator = Reading(task_id="read", source=source, prompt=RowPrompt("{{ row.body }}"))
+
+    with pytest.raises(ConfigurationError, match="'data_interval_start' is undefined"):
+        source.resolve({"task": operator})

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,6 +120,8 @@ def test_a_template_that_renders_to_nothing_is_named() -> None:
         lambda: SqlSource("db", ["SELECT 1"], key="id"),
         lambda: SqlSource("db", "  ", key="id"),
         lambda: SqlSource(None, "SELECT 1", key="id"),
+        lambda: SqlSource("db", "SELECT {{ data_interval_start }}", key="id", lookback=2),
+        lambda: SqlSource("db", "SELECT {{ data_interval_start }}", key="id", lookback=timedelta(0)),
         lambda: FileSource(None, key="id"),
         lambda: FileSource("", key="id"),
         lambda: FileSource("a.csv", key=7),
@@ -135,13 +137,45 @@ def test_a_template_that_renders_to_nothing_is_named() -> None:
         lambda: SqlSink("db", "t", key="id", columns={}),
         lambda: SqlSink("db", "t", key="id", columns={"label": 1}),
         lambda: SqlSink("db", "t", key="id", mode=None),
-        lambda: SqlSink("db", "t", key="id", mode="append"),
+        lambda: SqlSink("db", "t", key="id", mode="replace"),
+        lambda: SqlSink("db", "t", key="id", mode="replace_partition"),
+        lambda: SqlSink("db", "t", key="id", mode="replace_partition", partition={}),
+        lambda: SqlSink(
+            "db", "t", key="id", mode="replace_partition", partition={"d": "1"}, publish="each_round"
+        ),
+        lambda: SqlSink("db", "t", key="id", mode="append", version_column="v"),
+        lambda: SqlSink("db", "t", key="id", partition=["day"]),
+        lambda: SqlSink("db", "t", key="id", partition={"day": object()}),
+        lambda: SqlSink("db", "t", key="id", publish="sometimes"),
+        lambda: SqlSink("db", "t", key="id", on_withdrawn="forget"),
+        lambda: SqlSink("db", "t", key="id", version_column=["v"]),
         lambda: SqlSink("db", "t", key={"a": "x", "b": "x"}),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_in_the_dag_file(make: Any) -> None:
     with pytest.raises(ConfigurationError):
         make()
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters"),
+    [
+        ("SELECT 1", None),
+        ("SELECT '{{ dag_run.data_interval_start }}'", {"a": ["{{ data_interval_end }}"]}),
+        ("SELECT '{{ prev_data_interval_start_success }}'", None),
+    ],
+)
+def test_a_lookback_that_would_move_nothing_is_refused(sql: str, parameters: Any) -> None:
+    with pytest.raises(ConfigurationError, match="lookback moves data_interval_start, which neither"):
+        SqlSource("db", sql, parameters, key="id", lookback=timedelta(hours=2))
+
+
+def test_a_lookback_stands_in_what_is_shown() -> None:
+    def source(lookback: Any) -> SqlSource:
+        return SqlSource("db", "SELECT 1", {"a": ["{{ data_interval_start }}"]}, key="id", lookback=lookback)
+
+    assert source(timedelta(days=1, hours=2)).serialize()["lookback"] == "1 day, 2:00:00"
+    assert source(timedelta(days=1)) != source(None)
 
 
 def test_an_address_in_the_place_of_a_connection_id_is_not_shown() -> None:
