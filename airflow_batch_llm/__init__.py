@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from airflow_batch_llm.core.policy import RowRetry
+    from airflow_batch_llm.core.retention import Retention
     from airflow_batch_llm.operators.batch_llm import BatchLLMOperator
     from airflow_batch_llm.operators.dead_letter import BatchLLMDeadLetterOperator
     from airflow_batch_llm.operators.reconcile import BatchLLMReconcileOperator
@@ -37,6 +38,7 @@ _HOMES = {
     "Image": "prompts",
     "OpenAIBatchFile": "sources.openai_file",
     "ResultsSource": "sources.results",
+    "Retention": "core.retention",
     "RowPrompt": "prompts",
     "RowRetry": "core.policy",
     "RowsSource": "sources.rows",
@@ -57,6 +59,7 @@ __all__ = [
     "Image",
     "OpenAIBatchFile",
     "ResultsSource",
+    "Retention",
     "RowPrompt",
     "RowRetry",
     "RowsSource",

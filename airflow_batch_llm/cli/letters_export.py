@@ -22,6 +22,7 @@ from airflow_batch_llm.cli.target import find_job, open_target
 from airflow_batch_llm.core.files import iter_outcomes, iter_requests
 from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, DeadLetter, Job, Request
 from airflow_batch_llm.core.ports import Ledger, Workspace
+from airflow_batch_llm.core.retention import refuse_purged
 from airflow_batch_llm.core.tools import chunks
 from airflow_batch_llm.exceptions import WorkspaceError
 from airflow_batch_llm.storage.row_index import DiskRowIndex
@@ -56,6 +57,7 @@ def export(args: argparse.Namespace) -> None:
     """Write the file and say how many letters it holds."""
     ledger = open_target(args)
     job = find_job(ledger, args.job)
+    refuse_purged(job)
     form = args.format or ("csv" if args.out.suffix.lower() == ".csv" else "jsonl")
     states, code = states_of(args), args.code
     letters = (

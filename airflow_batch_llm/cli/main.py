@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "holds": ("airflow_batch_llm.cli.holds", "list the connections that are held"),
     "hold": ("airflow_batch_llm.cli.hold", "send nothing with a connection until it is released"),
     "release": ("airflow_batch_llm.cli.release", "let a held connection send again"),
+    "purge": ("airflow_batch_llm.cli.purge", "delete what jobs hold of requests and answers"),
     "dead-letters": ("airflow_batch_llm.cli.letters", "look at rows that failed for good, decide about them"),
 }
 

@@ -14,6 +14,7 @@ from airflow_batch_llm.core.spec import JobSpec
 from airflow_batch_llm.core.tools import Tools
 
 if TYPE_CHECKING:
+    from airflow_batch_llm.core.ports import Backend
     from airflow_batch_llm.storage.ledger import SqlLedger
     from airflow_batch_llm.storage.workspace import ObjectWorkspace
 
@@ -29,6 +30,32 @@ def open_workspace() -> ObjectWorkspace:
         from airflow_batch_llm.hooks import state
 
         return state.open_workspace()
+
+
+class Backends:
+    """Opens backends of connections, for what needs no job's tools."""
+
+    def __init__(self) -> None:
+        with logs_apart():
+            from airflow_batch_llm.operators.base import OtherBackends
+
+        self._backends = OtherBackends()
+
+    def __call__(self, conn_id: str) -> Backend:
+        """Return the backend of a connection. :raises ConfigurationError: it cannot be used."""
+        return self._backends(conn_id)
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something that may talk to providers, and close what was opened for it."""
+
+        async def whole() -> T:
+            try:
+                return await work()
+            finally:
+                await self._backends.aclose()
+
+        with logs_apart():
+            return asyncio.run(whole())
 
 
 class Session:

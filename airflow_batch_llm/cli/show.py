@@ -14,6 +14,7 @@ from airflow_batch_llm.cli.steps import clear
 from airflow_batch_llm.cli.target import find_job, open_target
 from airflow_batch_llm.core.by_hand import acceptance_of, accepted_halt, not_to_be_had
 from airflow_batch_llm.core.model import Batch, Job, JobState
+from airflow_batch_llm.core.retention import done_parts
 from airflow_batch_llm.storage.ledger import SqlLedger
 
 
@@ -40,6 +41,7 @@ def _show(args: argparse.Namespace) -> None:
         facts = {
             "batches": [batch_facts(batch) for batch in batches],
             "dead_letters": letters,
+            "purged": sorted(done_parts(job)),
             "accepted": job.seen.get("accepted") if acceptance_of(job) is not None else None,
             "held": [hold_facts(hold) for hold in held.values()],
         }
@@ -75,6 +77,7 @@ def _print_job(job: Job) -> None:
             ("changed", when(job.updated_at)),
             ("time ends", when(job.deadline_at)),
             ("settled", when(job.settled_at)),
+            ("purged", ", ".join(sorted(done_parts(job)))),
         ]
     )
     accepted = acceptance_of(job)

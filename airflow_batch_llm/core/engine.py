@@ -32,6 +32,7 @@ from airflow_batch_llm.core.model import (
 from airflow_batch_llm.core.observe import observe_batch
 from airflow_batch_llm.core.opening import open_job
 from airflow_batch_llm.core.reconcile import ended_without_running, reconcile_batch
+from airflow_batch_llm.core.retention import refuse_purged
 from airflow_batch_llm.core.rounds import has_leftovers, plan_next_round, redrive
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Later, Progress, StageOrder, Until
@@ -98,6 +99,7 @@ class Engine:
         revision, template = job.revision, tools.template(_with_plan(job))
         while True:
             job = _with_plan(tools.reload(job))
+            refuse_purged(job)
             if job.revision != revision:
                 # Cleared meanwhile: what is sent from now on is asked as the new plan says.
                 revision, template = job.revision, tools.template(job)
@@ -311,8 +313,12 @@ class Engine:
 
     # -- by hand -----------------------------------------------------------------------------------
     async def rejudge(self) -> int:
-        """Judge every reconciled batch again if the judge changed; returns how many were."""
+        """Judge every reconciled batch again if the judge changed; returns how many were.
+
+        :raises JobPurged: the provider's answers are gone.
+        """
         job = self._existing()
+        refuse_purged(job)
         template = self.tools.template(job)
         judged = 0
         for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.RECONCILED]):
@@ -337,8 +343,10 @@ class Engine:
         :param only_exhausted: only letters whose rows ran out of attempts.
         :param job_timeout: new bound of the job, seconds from now; None leaves the bound it has.
         :raises InputError: the job is not settled yet, or is halted for results that are not to be had.
+        :raises JobPurged: its requests or answers are gone.
         """
         job = self._existing()
+        refuse_purged(job)
         if job.seen.get(f"redrive:{mark}") is not None:
             return 0
         if job_timeout is None and is_late(self.tools, job):

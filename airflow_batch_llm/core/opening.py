@@ -7,6 +7,7 @@ from collections.abc import Collection
 from airflow_batch_llm.core.files import job_path
 from airflow_batch_llm.core.ids import META_JOB
 from airflow_batch_llm.core.model import Job
+from airflow_batch_llm.core.retention import refuse_purged
 from airflow_batch_llm.core.spec import Rerun, StageOrder
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.exceptions import JobKeyTaken, LedgerLost, TakenOver
@@ -18,6 +19,7 @@ async def open_job(tools: Tools, order: StageOrder) -> Job:
     :raises LedgerLost: the ledger does not know the job, but the provider holds batches of it.
     :raises TakenOver: the mark is one that a later clear has replaced.
     :raises JobKeyTaken: another submitting task of the run has the same ``job_key``.
+    :raises JobPurged: the mark is a clear's, and what is answered was purged.
     """
     ledger = tools.ledger
     key = tools.spec.key
@@ -51,6 +53,8 @@ async def open_job(tools: Tools, order: StageOrder) -> Job:
             "allowance_round": 0,
         }
         fresh = order.rerun is Rerun.FRESH
+        if not fresh:
+            refuse_purged(job)
         # Whoever changed the job in between did not see the clear: it is tried until it counts.
         begun = ledger.begin_revision(job, seen=seen, fresh=fresh, **facts)  # type: ignore[arg-type]
         if begun is not None:

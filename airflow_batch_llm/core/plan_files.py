@@ -61,6 +61,7 @@ class ReusedIds(msgspec.Struct):
     """The part of a reused answer that says whose it is; the answer itself can be large."""
 
     wire_id: str
+    custom_id: str = ""
     hash: str = ""
     twin: str = ""
 

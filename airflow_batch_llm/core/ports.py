@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +69,10 @@ class Workspace(Protocol):
 
     def exists(self, path: str) -> bool:
         """Say whether the file exists."""
+        ...
+
+    def leftovers(self, path: str) -> list[str]:
+        """Return the half-written files below a folder that processes which died have left."""
         ...
 
     def list(self, path: str) -> list[str]:
@@ -439,6 +443,45 @@ class Ledger(Protocol):
 
         :raises ValueError: neither a job nor a time is given.
         """
+        ...
+
+    # -- purges ------------------------------------------------------------------------------------
+    def iter_jobs(
+        self, *, dag_id: str | None = None, states: Collection[JobState] | None = None
+    ) -> Iterator[Job]:
+        """Yield jobs in the order of their ids, reading in pages."""
+        ...
+
+    def note_purge(
+        self, job: Job, action: str, *, seen: Mapping[str, Any], actor: str, reason: str
+    ) -> Job | None:
+        """Note that a purge begins or is done (``action``), in ``seen`` and as an event; only in a job that
+        is settled or halted."""
+        ...
+
+    def rewrite_outcomes(
+        self, batch: Batch, *, outcomes_sha256: str | None, files: Sequence[Mapping[str, Any]]
+    ) -> Batch | None:
+        """Name other outcomes and raw files of a batch, where those it names are still the given ones."""
+        ...
+
+    def move_requests(self, job_id: str, path: str, to: str, info: FileInfo) -> int:
+        """Name another file of requests in place of ``path``, in batches and letters of a job at once."""
+        ...
+
+    def move_plan(self, job: Job, plan_id: str, to: str, digest: str | None) -> Job | None:
+        """Name the plan ``to`` where a settled job names ``plan_id``, as its own or as the one before.
+
+        ``digest`` is the new plan's, where it is the job's own."""
+        ...
+
+    def forget_messages(self, job_id: str) -> int:
+        """Empty the messages of a job's letters; returns how many there were."""
+        ...
+
+    def erase_letters(self, job_id: str, erased: Mapping[str, str]) -> int:
+        """Take custom ids (-> what stands in their place), message and request out of a job's letters, and
+        the ids out of its events; returns how many letters there were."""
         ...
 
     # -- events ------------------------------------------------------------------------------------

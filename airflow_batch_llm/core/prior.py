@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from airflow_batch_llm.core.files import iter_outcomes, iter_requests, plan_revision
+from airflow_batch_llm.core.files import is_erased, iter_outcomes, iter_requests, plan_revision
 from airflow_batch_llm.core.model import (
     IN_FLIGHT,
     Attempt,
@@ -205,6 +205,8 @@ def _index_last_plan(tools: Tools, job: Job, index: RowIndex, reused: Spool) -> 
 
     def answers() -> Iterator[_Entry]:
         for answer, line in iter_reused_ids(tools.workspace, tools.root, plan_id):
+            if not answer.hash and is_erased(answer.custom_id):
+                continue  # there is no answer any more
             place = reused.add(line + b"\n")
             yield answer.wire_id, Known.REUSED, place, None
             if answer.hash:

@@ -16,7 +16,7 @@ import msgspec
 
 from airflow_batch_llm.core.drafts import Answer
 from airflow_batch_llm.core.fates import EARLIER_JOB, Fate, rider, riding
-from airflow_batch_llm.core.files import Columns, encode_line, iter_requests, results_path
+from airflow_batch_llm.core.files import Columns, encode_line, is_erased, iter_requests, results_path
 from airflow_batch_llm.core.jsonl import dumps, iter_lines, loads, read_chunks
 from airflow_batch_llm.core.judging import iter_raw_rows, row_digest
 from airflow_batch_llm.core.model import Asked, Batch, Job, Request, Row, Usage
@@ -36,7 +36,7 @@ MANIFEST = "_manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was published: answers in all, and counts for the ledger."""
+    """What was published: answers in all, those of erased rows included, and counts for the ledger."""
 
     rows: int
     counts: Mapping[str, int]
@@ -60,13 +60,17 @@ def publish(tools: Tools, job: Job, batches: list[Batch], index: RowIndex) -> Pu
         ridden = _ridden(index, number)
         if not wires and not ridden:
             continue
-        with parts.begin() as part, _batch_answers(tools, batch, wires | ridden, today) as answers:
-            for wire_id in answers.asked:
+        with parts.begin() as part, _batch_answers(tools, batch, wires, ridden, today) as answers:
+            for wire_id, asked in answers.asked.items():
                 if wire_id in wires:
-                    part.write(answers.line(wire_id))
+                    part.write(answers.line(wire_id), asked.custom_id)
                     usage = usage + answers.usage(wire_id)
+            part.erased += len(wires - answers.asked.keys())
             for duplicate in _riders(index, number):
-                part.write(_shared_line(answers.line(duplicate.of), duplicate))
+                if is_erased(duplicate.custom_id):
+                    part.erased += 1
+                    continue
+                part.write(_shared_line(answers.line(duplicate.of), duplicate), duplicate.custom_id)
                 saved = saved + answers.usage(duplicate.of)
         counts["answered_round_0" if batch.round == 0 else "answered_later"] += len(wires)
     saved = saved + _publish_reused(tools, job, index, parts)
@@ -80,6 +84,7 @@ def publish(tools: Tools, job: Job, batches: list[Batch], index: RowIndex) -> Pu
         "rows": rows,
         "usage": usage.named(),
         **({"saved": saved.named()} if saved != Usage() else {}),
+        **({"erased": parts.erased} if parts.erased else {}),
         "parts": parts.done,
     }
     tools.fault("publish.before_manifest")
@@ -87,17 +92,21 @@ def publish(tools: Tools, job: Job, batches: list[Batch], index: RowIndex) -> Pu
     for part_before in before.get("parts", []):
         for file in (part_before, *part_before.get("forms", ())):
             tools.workspace.delete_tree(f"{folder}/{file['path']}")
-    return Published(rows, {name: number for name, number in counts.items() if number})
+    counts["erased"] = parts.erased
+    return Published(rows + parts.erased, {name: number for name, number in counts.items() if number})
 
 
 class _Part:
-    """A part on its way: counts its lines."""
+    """A part on its way: counts its lines, and the rows without one because they were erased."""
 
     def __init__(self, file: WholeFile) -> None:
         self._file = file
-        self.rows = 0
+        self.rows = self.erased = 0
 
-    def write(self, line: bytes) -> None:
+    def write(self, line: bytes, custom_id: str) -> None:
+        if is_erased(custom_id):
+            self.erased += 1
+            return
         self._file.write(line)
         self.rows += 1
 
@@ -108,6 +117,7 @@ class _Parts:
     def __init__(self, tools: Tools, folder: str) -> None:
         self._tools, self._folder, self._generation = tools, folder, secrets.token_hex(4)
         self.done: list[dict[str, Any]] = []
+        self.erased = 0
 
     @contextmanager
     def begin(self) -> Iterator[_Part]:
@@ -117,6 +127,7 @@ class _Parts:
             part = _Part(out)
             yield part
         self.done.append({"path": path, "rows": part.rows, "bytes": out.size, "sha256": out.sha256})
+        self.erased += part.erased
 
 
 def _riders(index: RowIndex, number: int) -> Iterator[Duplicate]:
@@ -126,8 +137,8 @@ def _riders(index: RowIndex, number: int) -> Iterator[Duplicate]:
 
 
 def _ridden(index: RowIndex, number: int) -> set[str]:
-    """Return the requests whose answer other rows share."""
-    return {duplicate.of for duplicate in _riders(index, number)}
+    """Return the requests whose answer other rows share; rows that were erased do not."""
+    return {duplicate.of for duplicate in _riders(index, number) if not is_erased(duplicate.custom_id)}
 
 
 def _shared_line(line: bytes, duplicate: Duplicate) -> bytes:
@@ -155,7 +166,7 @@ def _publish_reused(tools: Tools, job: Job, index: RowIndex, parts: _Parts) -> U
                     if found is None or found[:2] != (Fate.ANSWERED, EARLIER_JOB):
                         continue
                     line = _reused_line(answer)
-                    part.write(line)
+                    part.write(line, answer.custom_id)
                     saved = saved + Usage(**answer.usage)
                     if shared is not None:
                         shared.keep(answer.wire_id, line, answer.usage)
@@ -163,7 +174,7 @@ def _publish_reused(tools: Tools, job: Job, index: RowIndex, parts: _Parts) -> U
             with parts.begin() as part:
                 for duplicate in _riders(index, EARLIER_JOB):
                     line, used = shared.answer(duplicate.of)
-                    part.write(_shared_line(line, duplicate))
+                    part.write(_shared_line(line, duplicate), duplicate.custom_id)
                     saved = saved + used
     return saved
 
@@ -280,21 +291,31 @@ class _BatchAnswers:
 
 @contextmanager
 def _batch_answers(
-    tools: Tools, batch: Batch, wires: Collection[str], today: RowIndex | None
+    tools: Tools, batch: Batch, wires: set[str], ridden: set[str], today: RowIndex | None
 ) -> Iterator[_BatchAnswers]:
     """Read the answers of a batch to some of its requests.
 
+    The answer to an erased row is gone, unless other rows share it.
+
+    :param wires: rows that it answered.
+    :param ridden: requests whose answer other rows share.
     :param today: holds the columns of the rows, where they may have changed since the batch was planned.
     """
-    requests = iter_requests(tools.workspace, tools.root, batch)
-    asked = {r.wire_id: _asked(r, today) for r in requests if r.wire_id in wires}
+    asked, gone, wanted = {}, 0, wires | ridden
+    for request in iter_requests(tools.workspace, tools.root, batch):
+        if request.wire_id not in wanted:
+            continue
+        if is_erased(request.custom_id) and request.wire_id not in ridden:
+            gone += 1
+        else:
+            asked[request.wire_id] = _asked(request, today)
     with Spool() as spool:
         answers = _BatchAnswers(asked, spool)
         for row, line in _chosen(tools, batch, asked):
             answers.keep(row.wire_id, line, row.usage)
-        if len(answers) != len(asked) or len(asked) != len(wires):
+        if len(answers) != len(asked) or len(asked) + gone != len(wanted):
             raise AccountingError(
-                f"batch {batch.batch_id}: {len(wires)} rows are answered, "
+                f"batch {batch.batch_id}: {len(wanted) - gone} rows are answered, "
                 f"{len(answers)} answers are in its result files"
             )
         yield answers

@@ -2,7 +2,8 @@
 
 Every change is a named method with one compare-and-set and its event, in one short transaction:
 jobs in ``ledger_jobs.py``, batches in ``ledger_batches.py``, dead letters in ``ledger_letters.py``,
-held connections in ``ledger_holds.py``, answers for later jobs in ``ledger_reuse.py``.
+held connections in ``ledger_holds.py``, answers for later jobs in ``ledger_reuse.py``, purges in
+``ledger_purge.py``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from airflow_batch_llm.storage.ledger_batches import BatchTransitions
 from airflow_batch_llm.storage.ledger_holds import HoldTransitions
 from airflow_batch_llm.storage.ledger_jobs import JobTransitions
 from airflow_batch_llm.storage.ledger_letters import LetterTransitions
+from airflow_batch_llm.storage.ledger_purge import PurgeTransitions
 from airflow_batch_llm.storage.ledger_reuse import BoughtAnswers
 
 
-class SqlLedger(JobTransitions, BatchTransitions, LetterTransitions, HoldTransitions, BoughtAnswers):
+class SqlLedger(
+    JobTransitions, BatchTransitions, LetterTransitions, HoldTransitions, BoughtAnswers, PurgeTransitions
+):
     """The ``Ledger`` of ``core/ports.py`` on SQLite, PostgreSQL, MySQL or MariaDB.
 
     Opening one does not connect, and does not look at the schema: see ``storage/migrate.py``. Threads

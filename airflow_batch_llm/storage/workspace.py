@@ -107,10 +107,17 @@ class ObjectWorkspace:
         """Say whether the file exists."""
         return self._store.size(_checked(path)) is not None
 
+    def leftovers(self, path: str) -> list[str]:
+        """Return the half-written files below a folder that processes which died have left.
+
+        One that is being written at this moment looks the same. Object stores have none.
+        """
+        return sorted(filter(_is_temporary, self._store.files(_checked(path))))
+
     def list(self, path: str) -> list[str]:
         """Return the paths of all files below a folder, sorted; empty where there is none."""
         found = self._store.files(_checked(path))
-        return sorted(file for file in found if not file.rpartition("/")[2].startswith(_TEMPORARY))
+        return sorted(file for file in found if not _is_temporary(file))
 
     def delete_tree(self, path: str) -> None:
         """Delete a file, or a folder and all below; nothing happens where there is neither."""
@@ -123,6 +130,10 @@ class ObjectWorkspace:
             if size is None:
                 raise WorkspaceError(f"{self.url(path)} does not exist.")
             return self._store.open(path), size
+
+
+def _is_temporary(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(_TEMPORARY)
 
 
 def quote_part(part: str) -> str:
