@@ -16,9 +16,11 @@ Which file holds what:
 ``embeddings``,
 ``moderations``
 ``replies``, ``inputs``   what the endpoints share: reading and refusing bodies, error envelopes
-``simulated``             the simulated model; ``schema_instances``, ``labelled_values`` and ``word_match`` fill
-                          JSON schemas
+``simulated``             the simulated model; ``schema_instances``, ``labelled_values`` and ``word_match``
+                          fill JSON schemas
 ``upstreams``             who answers: the simulated model, or an OpenAI-compatible server
+``local_model``,          llama.cpp in this process; ``local_model_file`` knows the model's file,
+``local_model_text``      ``local_model_text`` what it is asked
 ``validation``, ``rows``  a batch's file checked; a piece of a batch executed
 ``result_files``          the finished result files, in order or as a scenario wants them
 ``engine``                the thread that moves batches
