@@ -64,12 +64,12 @@ def test_of_a_corpus_that_changed_a_little_only_the_changed_rows_are_sent(
 ) -> None:
     texts = {f"doc-{n:03}": f"chunk {n} of the corpus" for n in range(200)}
     first = night(texts=texts, options={"max_requests": 60})
-    first.run()
+    first.settle()
     changed = {"doc-007": "chunk 7, rewritten", "doc-150": "chunk 150, rewritten"}
     texts = {**texts, **changed, "doc-new": "a new chunk"}
     del texts["doc-100"]
     second = night(texts=texts)
-    done = second.run()
+    done = second.settle()
     assert [b.requests for b in second.batches()] == [3]
     assert done.counts["rows"] == done.counts["answered"] == 200 and done.counts["reused"] == 197
     assert charged(second) == 203
@@ -83,9 +83,9 @@ def test_of_a_corpus_that_changed_a_little_only_the_changed_rows_are_sent(
 
 def test_a_night_with_nothing_new_sends_nothing_and_is_charged_nothing(night: Callable[..., Bench]) -> None:
     first = night()
-    first.run()
+    first.settle()
     second = night()
-    done = second.run()
+    done = second.settle()
     assert done.state is JobState.SETTLED and second.batches() == []
     assert second.server.summary()["charged"] == 6
     assert {a.usage["input"] + a.usage["output"] for a in second.answers()} == {0}
@@ -94,7 +94,7 @@ def test_a_night_with_nothing_new_sends_nothing_and_is_charged_nothing(night: Ca
 
 
 def test_a_reused_answer_has_the_key_and_the_id_of_its_new_row(night: Callable[..., Bench]) -> None:
-    night().run()
+    night().settle()
 
     def renamed() -> Any:
         for draft in drafts_of(TEXTS):
@@ -103,7 +103,7 @@ def test_a_reused_answer_has_the_key_and_the_id_of_its_new_row(night: Callable[.
             yield draft
 
     second = night(drafts=renamed)
-    second.run()
+    second.settle()
     (answer,) = [a for a in second.answers() if a.custom_id == "new-t-3"]
     assert answer.key == {"new": "new-t-3"} and answer.carry == {"title": "carried"}
     assert answer.origin == "reused" and "number 3." in answer.output
@@ -115,17 +115,17 @@ def test_what_was_reused_is_not_lost_when_the_job_that_bought_it_is_purged(
     night: Callable[..., Bench],
 ) -> None:
     first = night()
-    first.run()
+    first.settle()
     second = night()
-    second.run()
+    second.settle()
     before = outputs(second)
     purge(first)
     again = second.clear()
-    done = again.run()
+    done = again.settle()
     assert done.revision == 2 and outputs(again) == before and charged(again) == 6
     assert set(origins(again).values()) == {"reused"}
     third = night(reuse=Reuse("task"))
-    third.run()
+    third.settle()
     assert charged(third) == 12, "what cannot be read any more is bought again"
     assert set(origins(third).values()) == {"paid"}
 
@@ -135,12 +135,12 @@ def test_an_answer_from_a_file_that_is_not_what_it_was_is_not_taken(
     damage: str, night: Callable[..., Bench]
 ) -> None:
     first = night()
-    first.run()
+    first.settle()
     (raw,) = first.root.glob("batch/*/raw/output.jsonl")
     data = raw.read_bytes()
     raw.write_bytes(data[:-10] if damage == "cut" else data.replace(b"number 5", b"number 7"))
     second = night()
-    second.run()
+    second.settle()
     assert charged(second) == 12
     second.assert_accounted()
 
@@ -154,27 +154,27 @@ def only_its_own(output: Any, row: dict[str, Any]) -> str | None:
 
 
 def test_an_answer_that_the_judge_of_today_rejects_is_bought_again(night: Callable[..., Bench]) -> None:
-    night().run()
-    second = night(judge=Judge(validate=no_three))
-    second.run()
+    night().settle()
+    second = night(judge=Judge(validate=no_three), policy=RowRetry(max_rounds=0))
+    second.settle()
     assert second.job().counts["reused"] == 5 and charged(second) == 7
     assert second.open_letters() == {"t-3": "rejected"}
     second.assert_accounted()
 
 
 def test_a_check_that_looks_at_the_row_sees_the_row_of_today(night: Callable[..., Bench]) -> None:
-    night().run()
+    night().settle()
     turned = {"t-1": TEXTS["t-2"], "t-2": TEXTS["t-1"], "t-3": TEXTS["t-3"]}
     second = night(texts=turned, judge=Judge(validate=only_its_own))
-    second.run()
+    second.settle()
     assert [origin for _, origin in sorted(origins(second).items())] == ["reused"]
     assert set(second.open_letters()) == {"t-1", "t-2"}, "they were sent, and answered as before"
 
 
 def test_a_stricter_judge_leaves_answered_what_was_reused(night: Callable[..., Bench]) -> None:
-    night().run()
+    night().settle()
     second = night()
-    second.run()
+    second.settle()
     judged = second.retry(judge=Judge(validate=no_three))
     judged.call(lambda engine: engine.rejudge())
     assert judged.settle().counts["answered"] == 6
@@ -183,7 +183,7 @@ def test_a_stricter_judge_leaves_answered_what_was_reused(night: Callable[..., B
 
 def test_an_answer_that_is_too_old_is_bought_again(night: Callable[..., Bench]) -> None:
     first = night()
-    first.run()
+    first.settle()
     with first.ledger.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE batch_llm_answer SET answered_at = answered_at - 7200")
     assert set(origins_of(night(reuse=Reuse("task", timedelta(hours=3)))).values()) == {"reused"}
@@ -191,7 +191,7 @@ def test_an_answer_that_is_too_old_is_bought_again(night: Callable[..., Bench]) 
 
 
 def origins_of(job: Bench) -> dict[str, str]:
-    job.run()
+    job.settle()
     return origins(job)
 
 
@@ -210,7 +210,7 @@ def origins_of(job: Bench) -> dict[str, str]:
     ids=lambda other: ", ".join(other),
 )
 def test_what_is_asked_otherwise_is_bought(other: dict[str, Any], night: Callable[..., Bench]) -> None:
-    night().run()
+    night().settle()
     second = night(**other)
     assert set(origins_of(second).values()) == {"paid"} and charged(second) == 12
 
@@ -226,26 +226,26 @@ def test_what_is_asked_otherwise_is_bought(other: dict[str, Any], night: Callabl
     ids=lambda same: ", ".join(same),
 )
 def test_what_is_asked_again_is_not_bought(same: dict[str, Any], night: Callable[..., Bench]) -> None:
-    night().run()
+    night().settle()
     second = night(**same)
     assert set(origins_of(second).values()) == {"reused"} and charged(second) == 6
 
 
 def test_any_scope_finds_what_a_job_of_any_other_scope_bought(night: Callable[..., Bench]) -> None:
-    night(reuse=Reuse("job")).run()
+    night(reuse=Reuse("job")).settle()
     assert set(origins_of(night(reuse=TASK)).values()) == {"reused"}
     assert set(origins_of(night(reuse=CONNECTION, task_id="other.submit")).values()) == {"reused"}
 
 
 def test_a_clear_that_wants_everything_anew_looks_nothing_up(night: Callable[..., Bench]) -> None:
-    night().run()
+    night().settle()
     second = night()
-    second.run()
+    second.settle()
     fresh = second.clear(rerun=Rerun.FRESH)
-    fresh.run()
+    fresh.settle()
     assert set(origins(fresh).values()) == {"paid"} and charged(fresh) == 12
     later = fresh.clear(rerun=Rerun.MISSING)
-    later.run()
+    later.settle()
     assert set(origins(later).values()) == {"paid"} and charged(later) == 12
 
 
@@ -255,7 +255,7 @@ def test_the_row_that_another_model_answered_is_for_the_same_task_only(night: Ca
     first.server.set_scenario(
         {"rows": [{"match": {"contains": "number 2."}, "fault": "server_error", "times": 1}]}
     )
-    first.run()
+    first.settle()
     assert {a.custom_id: a.model for a in first.answers()}["t-2"] == "m-9"
     assert set(origins_of(night(policy=policy)).values()) == {"reused"}
     other = origins_of(night(reuse=CONNECTION, task_id="other.submit"))
@@ -263,7 +263,7 @@ def test_the_row_that_another_model_answered_is_for_the_same_task_only(night: Ca
 
 
 def test_the_plan_says_when_a_file_with_reused_answers_was_changed(night: Callable[..., Bench]) -> None:
-    night().run()
+    night().settle()
     second = night()
     second.settle()
     (path,) = second.root.glob("plan-*/reused.jsonl")
