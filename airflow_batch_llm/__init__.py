@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from airflow_batch_llm.core.policy import RowRetry
     from airflow_batch_llm.core.retention import Retention
+    from airflow_batch_llm.core.reuse import Reuse
     from airflow_batch_llm.operators.batch_llm import BatchLLMOperator
     from airflow_batch_llm.operators.dead_letter import BatchLLMDeadLetterOperator
     from airflow_batch_llm.operators.reconcile import BatchLLMReconcileOperator
@@ -39,6 +40,7 @@ _HOMES = {
     "OpenAIBatchFile": "sources.openai_file",
     "ResultsSource": "sources.results",
     "Retention": "core.retention",
+    "Reuse": "core.reuse",
     "RowPrompt": "prompts",
     "RowRetry": "core.policy",
     "RowsSource": "sources.rows",
@@ -60,6 +62,7 @@ __all__ = [
     "OpenAIBatchFile",
     "ResultsSource",
     "Retention",
+    "Reuse",
     "RowPrompt",
     "RowRetry",
     "RowsSource",
