@@ -13,6 +13,7 @@ from airflow_batch_llm.core.settle import tally
 from airflow_batch_llm.core.spec import Progress, Until
 from airflow_batch_llm.exceptions import AllRowsFailed, DeadLetterLimit
 from airflow_batch_llm.operators.arguments import number
+from airflow_batch_llm.operators.asset_events import tell_outlets
 from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, summary
 from airflow_batch_llm.operators.halted import refuse_halted
 from airflow_batch_llm.operators.shared_message import shared_message
@@ -78,7 +79,7 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
         accepted = acceptance_of(job)
         if accepted is not None and dead <= accepted.letters:
             self.log.info("%d dead letters are accepted by %s: %s", dead, accepted.actor, accepted.reason)
-            return self._told(session, job, codes)
+            return self._told(session, job, codes, context)
         if rows and not answered:
             told = _what_they_say(session, job, codes)
             raise AllRowsFailed(f"job {job.job_id}: none of {rows} rows was answered; {told}")
@@ -88,15 +89,17 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
                 f"job {job.job_id}: {dead} of {rows} rows are dead letters "
                 f"(allowed: {self.max_dead_letter_ratio:.2%}); {told}"
             )
-        return self._told(session, job, codes)
+        return self._told(session, job, codes, context)
 
-    def _told(self, session: JobSession, job: Job, codes: Counter[str]) -> dict[str, Any]:
-        """Return the task's XCom."""
-        return {
+    def _told(self, session: JobSession, job: Job, codes: Counter[str], context: Context) -> dict[str, Any]:
+        """Return the task's XCom; its outlets' events say the same."""
+        told = {
             **summary(job),
             "dead_letters": dict(codes.most_common(_SHOWN_CODES)),
             "results": session.tools.workspace.url(results_path(session.tools.root, job.revision)),
         }
+        tell_outlets(context, self.outlets, told)
+        return told
 
     def _tell(self, session: JobSession, job: Job, codes: Counter[str]) -> None:
         tools = session.tools
