@@ -153,12 +153,15 @@ def names(value: str | Iterable[str], what: str) -> tuple[str, ...]:
     return found
 
 
-def text_argument(value: Any, what: str) -> str:
+def text_argument(value: Any, what: str, *, reference: bool = False) -> Any:
     """Return an argument of a DAG file that must be text.
 
     :param what: how the error names the argument.
+    :param reference: the result of a task, or the argument of a mapped group, will do.
     :raises ConfigurationError: it is not a non-empty string.
     """
+    if reference and is_reference(value):
+        return value
     if not isinstance(value, str):
         raise ConfigurationError(f"{what} must be a string, not a {type(value).__name__}")
     if not value.strip():
@@ -166,23 +169,26 @@ def text_argument(value: Any, what: str) -> str:
     return value
 
 
-def conn_id_argument(value: Any, what: str) -> str:
+def conn_id_argument(value: Any, what: str, *, reference: bool = False) -> Any:
     """Return an argument of a DAG file that must be the id of a connection.
 
+    :param reference: as for :func:`text_argument`.
     :raises ConfigurationError: it is not a non-empty string, or it is an address, which may hold a password.
     """
-    if "://" in text_argument(value, what):
+    value = text_argument(value, what, reference=reference)
+    if isinstance(value, str) and "://" in value:
         raise ConfigurationError(f"{what} must be the id of an Airflow connection, not an address")
-    return str(value)
+    return value
 
 
-def path_argument(value: Any, what: str) -> str:
-    """Return an argument of a DAG file that must be a path, as text.
+def path_argument(value: Any, what: str) -> Any:
+    """Return an argument of a DAG file that must be a path: as text, or what refers to one.
 
     :raises ConfigurationError: it is neither a non-empty string nor a path.
     """
-    is_path = hasattr(value, "__fspath__") or hasattr(value, "joinpath") or is_reference(value)
-    return text_argument(str(value) if is_path else value, what)
+    if not is_reference(value) and (hasattr(value, "__fspath__") or hasattr(value, "joinpath")):
+        value = str(value)
+    return text_argument(value, what, reference=True)
 
 
 def has_template(value: Any) -> bool:

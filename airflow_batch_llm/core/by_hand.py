@@ -32,6 +32,8 @@ from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
 from airflow_batch_llm.exceptions import BatchLLMError, NotFound, ProviderError
 
+#: In ``Job.seen``: one task does all of the job, and a clear of it carries out what was decided before.
+ONE_TASK = "one_task"
 #: Halt code of a job that a person stopped.
 CANCELLED = "BLLM-032"
 #: Code of rows that a person gave up although they may have been paid for.

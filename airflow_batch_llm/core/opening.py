@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from airflow_batch_llm.core.files import job_path
 from airflow_batch_llm.core.ids import META_JOB
 from airflow_batch_llm.core.model import Job
+from airflow_batch_llm.core.ports import Ledger
 from airflow_batch_llm.core.retention import refuse_purged
 from airflow_batch_llm.core.spec import Rerun, StageOrder
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.exceptions import JobKeyTaken, LedgerLost, TakenOver
+
+#: In ``Job.seen``: the clear of the run with which its owner took the job, and map indices that were refused.
+_OWNED_SINCE, _REFUSED = "owned_since", "refused_owners"
 
 
 async def open_job(tools: Tools, order: StageOrder) -> Job:
@@ -34,9 +39,9 @@ async def open_job(tools: Tools, order: StageOrder) -> Job:
     if job is None:
         if not order.first_try or tools.workspace.exists(job_path(tools.root)):
             await _ask_before_creating(tools, key.origin)
-        first = {**order.remember, "submit": order.mark, "owner": order.owner}
+        first = {**order.remember, "submit": order.mark, **_owned(order)}
         job, _ = ledger.create_job(key, seen=first, **facts)  # type: ignore[arg-type]
-    refuse_second_owner(job, order.owner, order.known_tasks)
+    refuse_second_owner(ledger, job, order.owner, order.clear_number, order.known_tasks)
     while job.seen.get("submit") != order.mark:
         earlier = [*job.seen.get("earlier_submits", ()), job.seen.get("submit")]
         if order.mark in earlier:
@@ -47,7 +52,7 @@ async def open_job(tools: Tools, order: StageOrder) -> Job:
         seen = {
             **order.remember,
             "submit": order.mark,
-            "owner": order.owner,
+            **_owned(order),
             "earlier_submits": earlier,
             "previous_plan": job.plan_id or job.seen.get("previous_plan"),
             "allowance_round": 0,
@@ -87,14 +92,43 @@ async def _ask_before_creating(tools: Tools, origin: str) -> None:
         )
 
 
-def refuse_second_owner(job: Job, owner: str, known_tasks: Collection[str]) -> None:
+def _owned(order: StageOrder) -> dict[str, Any]:
+    return {"owner": order.owner, _OWNED_SINCE: order.clear_number}
+
+
+def refuse_second_owner(
+    ledger: Ledger, job: Job, owner: str, clear_number: int, known_tasks: Collection[str]
+) -> None:
     """See that the job belongs to this submitting task.
 
-    :raises JobKeyTaken: another task that is in the DAG submits under the same ``job_key``.
+    Map indices may change places between clears, as what is mapped over does; two of the same clear that
+    name the same job are a mistake, and the second one stays refused.
+
+    :raises JobKeyTaken: another task that is in the DAG, or another map index, submits under the same
+        ``job_key``.
     """
-    first = job.seen.get("owner")
-    if first and first != owner and first in known_tasks:
+    first = str(job.seen.get("owner") or "")
+    if first in ("", owner):
+        return
+    name = first.partition("[")[0]
+    if name != owner.partition("[")[0]:
+        if name in known_tasks:
+            raise JobKeyTaken(
+                f"job_key {job.key.task_id!r} belongs to task {first} of this run; {owner} needs another "
+                "one. Nothing was sent for it"
+            )
+        return
+    refused = job.seen.get(_REFUSED, ())
+    if owner in refused or clear_number <= job.seen.get(_OWNED_SINCE, 0):
+        _note_refused(ledger, job, owner)
         raise JobKeyTaken(
-            f"job_key {job.key.task_id!r} belongs to task {first} of this run; {owner} needs another one. "
-            "Nothing was sent for it"
+            f"job_key {job.key.task_id!r} belongs to {first} of this run; {owner} needs another one. Nothing "
+            "was sent for it. Where the order of what is mapped over has changed, clear all map indices"
         )
+
+
+def _note_refused(ledger: Ledger, job: Job, owner: str) -> None:
+    current: Job | None = job
+    while current is not None and owner not in (refused := current.seen.get(_REFUSED, ())):
+        marked = ledger.mark_seen(current, {_REFUSED: [*refused, owner]})
+        current = marked or ledger.get_job(job.job_id)

@@ -86,7 +86,10 @@ class StageOrder:
         provider first.
     :param id_origin: what the ids are, for messages about bad ones.
     :param place_name: how messages name the place that a draft's ``line`` counts.
-    :param owner: the submitting task's id; where two share a ``job_key``, the second is refused.
+    :param owner: the submitting task's id, with ``[map index]`` where its ``job_key`` alone names the job;
+        where two share a job, the second is refused.
+    :param clear_number: how often the DAG run was cleared: tells map indices that changed places from two
+        that share a ``job_key``.
     :param known_tasks: the DAG's tasks: an owner that is not among them was renamed or removed.
     :param job_timeout: seconds from the start of the revision, None for no bound.
     :param min_rows: fewer rows than this are refused before anything is sent.
@@ -102,6 +105,7 @@ class StageOrder:
     id_origin: str = ""
     place_name: Callable[[int], str] = "line {}".format
     owner: str = ""
+    clear_number: int = 0
     known_tasks: Collection[str] = ()
     rerun: Rerun = Rerun.MISSING
     on_empty: OnEmpty = OnEmpty.SKIP

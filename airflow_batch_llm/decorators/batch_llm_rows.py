@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk.bases.decorator import (
     DecoratedOperator,
     KeywordParameters,
     TaskDecorator,
+    _TaskDecorator,
     is_async_callable,
-    task_decorator_factory,
 )
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from airflow_batch_llm.exceptions import ConfigurationError
+from airflow_batch_llm.operators.base import RETRIES
 from airflow_batch_llm.operators.batch_llm import BatchLLMOperator
+from airflow_batch_llm.operators.mapped import bind_mapped
 from airflow_batch_llm.sources.function import FunctionSource
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
 #: Longest text argument of the function that Airflow keeps as the task's rendered fields.
 _SHOWN = 200
@@ -83,6 +86,25 @@ class BatchLLMRowsOperator(DecoratedOperator, BatchLLMOperator):
         self.op_kwargs = {name: _shown(value) for name, value in self.op_kwargs.items()}
 
 
+class _RowsDecorator(_TaskDecorator):
+    """Airflow's decorator object; a mapped task waits for what its arguments name, too."""
+
+    def _expand(self, expand_input: Any, *, strict: bool) -> XComArg:
+        result = super()._expand(expand_input, strict=strict)
+        ((mapped, _),) = result.iter_references()
+        assert isinstance(mapped, MappedOperator)
+        mapped.partial_kwargs.setdefault("retries", RETRIES)  # for the scheduler, which makes no operator
+        bind_mapped(mapped)
+        if isinstance(expand_input.value, Mapping):
+            arguments = {name: _first(value) for name, value in expand_input.value.items()}
+            mapped.unmap({"op_kwargs": arguments})
+        return result
+
+
+def _first(values: Any) -> Any:
+    return values[0] if isinstance(values, (list, tuple)) and values else values
+
+
 def batch_llm_rows_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
     """Make a task of a function that returns rows: they are sent in batches and accounted for, one by one.
 
@@ -92,12 +114,18 @@ def batch_llm_rows_task(python_callable: Callable[..., Any] | None = None, **kwa
     :param python_callable: the function.
     :param kwargs: arguments of :class:`BatchLLMOperator` but ``source``; ``key`` is required.
     """
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=False,
-        decorated_operator_class=BatchLLMRowsOperator,
-        **kwargs,
-    )
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if not callable(function):
+            raise TypeError("@task.batch_llm_rows takes arguments by name only")
+        return _RowsDecorator(
+            function=function,
+            operator_class=BatchLLMRowsOperator,
+            multiple_outputs=False,
+            kwargs=dict(kwargs),
+        )
+
+    return cast("TaskDecorator", decorate if python_callable is None else decorate(python_callable))
 
 
 def _shown(value: Any) -> Any:

@@ -33,6 +33,7 @@ from airflow_batch_llm.exceptions import (
 from airflow_batch_llm.import_paths import callable_path
 from airflow_batch_llm.operators.arguments import check_text, check_types, chosen, is_pending
 from airflow_batch_llm.operators.asking import RESULTS_FORMATS, Asking, further_formats
+from airflow_batch_llm.operators.mapped import BatchLLMPartial
 from airflow_batch_llm.triggers.waiting import WaitOrder, wait
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
     from airflow_batch_llm.sinks.sql import SqlSink
 
+#: Airflow's ``retries`` of our tasks, where neither they nor ``default_args`` say otherwise.
+RETRIES = 3
 #: Airflow's own time-out of a defer lies this far behind the job's, seconds.
 _DEFER_MARGIN = 3600.0
 
@@ -110,6 +113,7 @@ class BatchLLMJobOperator(BaseOperator):
     :param deferrable: wait in the triggerer (default); False waits in the worker, with the same verdicts.
     :param cancel_on_kill: cancel the batches when a person ends the waiting task by hand.
     :param poll_interval: first pause between two looks, seconds; None for ``[batch_llm] poll_interval_min``.
+    :param retries: Airflow's, with another default.
     :raises AirflowFailException: what cannot get better by trying again (see ``exceptions.py``).
     """
 
@@ -133,10 +137,10 @@ class BatchLLMJobOperator(BaseOperator):
         deferrable: bool = True,
         cancel_on_kill: bool = False,
         poll_interval: float | None = None,
+        retries: int | None = RETRIES,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retries", 3)
-        super().__init__(**kwargs)
+        super().__init__(retries=retries, **kwargs)
         self.submit_task_id = submit_task_id
         self.llm_conn_id = llm_conn_id
         self.job_key = job_key
@@ -151,13 +155,20 @@ class BatchLLMJobOperator(BaseOperator):
         self.deferrable = deferrable
         self.cancel_on_kill = cancel_on_kill
         self.poll_interval = poll_interval
-        #: Whether ``job_key`` may be another for each map index.
         self._job_key_varies = is_pending(job_key)
         #: What this process was woken by, None in the first of a try.
         self._woken_by: str | None = None
         self._check_shared()
         if isinstance(sink, Declared):
             sink.bind(self)
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> BatchLLMPartial:
+        """Fix arguments of a mapped task. See Airflow's ``partial``.
+
+        :raises ConfigurationError: rows are given that cannot be a source.
+        """
+        return BatchLLMPartial.of(super().partial(**kwargs))
 
     # -- what Airflow calls ------------------------------------------------------------------------
     def execute(self, context: Context) -> Any:
@@ -220,9 +231,13 @@ class BatchLLMJobOperator(BaseOperator):
         """Return the key of the job this task works on."""
         ti = context["ti"]
         map_index = ti.map_index if ti.map_index is not None else -1
-        if self.job_key and (self._job_key_varies or self._is_mapped_over("job_key")):
+        if self.names_job_alone():
             map_index = -1
         return JobKey(namespace, ti.dag_id, ti.run_id, self.job_key or self.submit_task_id, map_index)
+
+    def names_job_alone(self) -> bool:
+        """Say whether ``job_key`` may be another for each map index, so that it names the job by itself."""
+        return bool(self.job_key) and (self._job_key_varies or self._is_mapped_over("job_key"))
 
     def _is_mapped_over(self, name: str) -> bool:
         """Say whether an argument of this task comes from ``expand`` or ``expand_kwargs``."""

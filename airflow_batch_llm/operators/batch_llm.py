@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_batch_llm.core.by_hand import ONE_TASK
 from airflow_batch_llm.core.spec import OnEmpty, Progress, Until
 from airflow_batch_llm.exceptions import BatchLLMError
 from airflow_batch_llm.operators.base import JobSession
 from airflow_batch_llm.operators.dead_letter import BatchLLMDeadLetterOperator
-from airflow_batch_llm.operators.decided import DECISIONS, GREEN, ONE_TASK, decisions, take_up_decision
+from airflow_batch_llm.operators.decided import DECISIONS, GREEN, decisions, take_up_decision
 from airflow_batch_llm.operators.submit import BatchLLMSubmitOperator, skip_empty
 from airflow_batch_llm.operators.tries import Try
 
@@ -44,7 +45,12 @@ class BatchLLMOperator(BatchLLMSubmitOperator, BatchLLMDeadLetterOperator):
 
     async def work(self, session: JobSession, context: Context) -> Progress:
         """Go as far as can be gone now: send, read, send again, settle."""
-        take_up_decision(session, Try.of(context["ti"]), self.log)
+        if take_up_decision(session, self._owner(context), Try.of(context["ti"])):
+            self.log.info(
+                "this clear carries out what was decided by hand about job %s; a further clear reads the "
+                "source again",
+                session.tools.spec.key.job_id,
+            )
         progress = await BatchLLMSubmitOperator.work(self, session, context)
         if not progress.done or not progress.job.counts.get("rows"):
             return progress

@@ -67,7 +67,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
     :param samples: answers wanted to each row; above 1, ``sample`` (from 1) is a further key column.
         Templated.
     :param redact: function ``(row)``, or ``"module:function"``, that returns the row as it may be staged and
-        sent, or changes it in place.
+        sent; the row as it was goes nowhere.
     :param reuse: which answers that were bought before are taken in place of asking again, ``Reuse(...)``.
     :param retention: how long the job's files are kept, ``Retention(...)``.
     :param rerun: what a clear sends again: ``missing``, ``failed`` or ``fresh``. Templated.
@@ -183,10 +183,11 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
     async def work(self, session: JobSession, context: Context) -> Progress:
         """Stage if this revision has no plan yet, send, look."""
         job = session.ledger.get_job(session.tools.spec.key.job_id)
-        if job is not None:
-            refuse_second_owner(job, self.task_id, self._known_tasks())
         ti = Try.of(context["ti"])
         mark = mark_of(job, ti)
+        if job is not None:
+            owner, number = self._owner(context), clear_number(context)
+            refuse_second_owner(session.ledger, job, owner, number, self._known_tasks())
         if job is not None and job.seen.get("submit") == mark and job.plan_id is not None:
             note_try(session.ledger, job, ti)
             # Staged: neither source nor prompt is looked at again, they may have changed or gone.
@@ -243,6 +244,12 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
             ", ".join(b.provider_batch_id or b.state for b in batches[:_SHOWN_BATCHES]) or "none",
         )
 
+    def _owner(self, context: Context) -> str:
+        """Return who submits: the task, with its map index where that is not part of the job's key."""
+        index = context["ti"].map_index
+        alone = self.names_job_alone() and index is not None and index >= 0
+        return f"{self.task_id}[{index}]" if alone else self.task_id
+
     def _known_tasks(self) -> list[str]:
         dag = self.get_dag()
         return list(dag.task_ids) if dag is not None else [self.task_id]
@@ -267,7 +274,8 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
             first_try=ti.try_number <= 1 and self._woken_by is None,
             id_origin=source.id_origin,
             place_name=source.place_name,
-            owner=self.task_id,
+            owner=self._owner(context),
+            clear_number=clear_number(context),
             known_tasks=self._known_tasks(),
             rerun=Rerun(self.rerun),
             on_empty=OnEmpty(self.on_empty),
@@ -337,6 +345,11 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
                 f"{self.task_id} was cleared, but {', '.join(finished)} still count as finished and "
                 "would not read what this task pays for: clear with downstream. Nothing was sent"
             )
+
+
+def clear_number(context: Context) -> int:
+    """Return how often tasks of the DAG run were cleared."""
+    return int(getattr(context["dag_run"], "clear_number", 0) or 0)
 
 
 def skip_empty(job: Job) -> None:

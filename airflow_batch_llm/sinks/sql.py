@@ -86,8 +86,8 @@ class SqlSink(Declared):
             raise ConfigurationError(
                 f"SqlSink's version_column goes with mode 'upsert' only, not with {mode!r}"
             )
-        self.conn_id = conn_id_argument(conn_id, "SqlSink's conn_id")
-        self.table = text_argument(table, "SqlSink's table")
+        self.conn_id = conn_id_argument(conn_id, "SqlSink's conn_id", reference=True)
+        self.table = text_argument(table, "SqlSink's table", reference=True)
         self.key = _renamed(key, "SqlSink's key")
         self.partition = _partition(partition)
         self.version_column = (
@@ -100,8 +100,8 @@ class SqlSink(Declared):
         """Return the arguments as given."""
         return {
             "type": "sql",
-            "conn_id": self.conn_id,
-            "table": self.table,
+            "conn_id": plain_argument(self.conn_id, "SqlSink's conn_id"),
+            "table": plain_argument(self.table, "SqlSink's table"),
             "key": self.key,
             "mode": self.mode,
             "partition": plain_argument(self.partition or None, "SqlSink's partition"),
@@ -113,7 +113,7 @@ class SqlSink(Declared):
         }
 
     def _templated(self) -> Iterable[Any]:
-        return (self.partition,)
+        return (self.conn_id, self.table, self.partition)
 
     def resolve(
         self,

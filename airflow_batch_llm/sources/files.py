@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from airflow_batch_llm.declared import Context, Renderer, conn_id_argument, names, path_argument
+from airflow_batch_llm.declared import (
+    Context,
+    Renderer,
+    conn_id_argument,
+    names,
+    path_argument,
+    plain_argument,
+)
 from airflow_batch_llm.exceptions import SourceError
 from airflow_batch_llm.sources.base import RowReader, Source
 from airflow_batch_llm.sources.csv_records import csv_header
@@ -66,11 +73,14 @@ class FileSource(Source):
         """Return the arguments as given."""
         return {
             "type": "file",
-            "path": self.path,
+            "path": plain_argument(self.path, "FileSource's path"),
             "format": self.format,
             "key": list(self.key),
             "conn_id": self.conn_id,
         }
+
+    def _templated(self) -> Iterable[Any]:
+        return (self.path,)
 
     def resolve(self, context: Context) -> RowReader:
         """Render the path. :raises SourceError: it is of one file, whose format cannot be told from it."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from airflow_batch_llm.core.drafts import Draft
 from airflow_batch_llm.core.jsonl import has_nonfinite
 from airflow_batch_llm.core.verdicts import Verdict
-from airflow_batch_llm.declared import Context, Renderer, conn_id_argument, path_argument
+from airflow_batch_llm.declared import Context, Renderer, conn_id_argument, path_argument, plain_argument
 from airflow_batch_llm.exceptions import SourceError
 from airflow_batch_llm.prompts import CompiledPrompt
 from airflow_batch_llm.sources.base import MAX_FAULTS, RowOptions, Source, listed
@@ -38,7 +38,11 @@ class OpenAIBatchFile(Source):
 
     def serialize(self) -> dict[str, Any]:
         """Return the arguments as given."""
-        return {"type": "openai_batch_file", "path": self.path, "conn_id": self.conn_id}
+        path = plain_argument(self.path, "OpenAIBatchFile's path")
+        return {"type": "openai_batch_file", "path": path, "conn_id": self.conn_id}
+
+    def _templated(self) -> Iterable[Any]:
+        return (self.path,)
 
     def resolve(self, context: Context) -> OpenAIBatchReader:
         """Render the path; nothing is read yet."""

@@ -20,6 +20,11 @@ from airflow_batch_llm.sources.base import RowReader, Source
 from airflow_batch_llm.sources.database import Database, driver_of, is_statement, tuple_cursor
 
 
+#: Rows of the first fetch, which tells how long they are, and characters and bytes of text in a later one.
+_FIRST_ROWS = 100
+_FETCHED_TEXT = 8 << 20
+
+
 class SqlSource(Source):
     """Rows of a query, read as a stream (on PostgreSQL through a cursor on the server).
 
@@ -28,7 +33,7 @@ class SqlSource(Source):
     :param parameters: values bound by the driver, in its style: ``%(a)s`` with a dict or ``%s`` with a
         list on PostgreSQL and MySQL, ``:a`` or ``?`` on SQLite. Templated.
     :param key: the columns that name a row.
-    :param chunk_size: rows fetched at a time.
+    :param chunk_size: rows fetched at a time; fewer where they hold long texts.
     :param lookback: how much earlier than the run's ``data_interval_start`` the templates of this source see
         it, so that rows which came late are read by the next runs. ``logical_date``, ``ds`` and all else stay
         what they are. With ``reuse`` rows that were answered before cost nothing.
@@ -51,7 +56,7 @@ class SqlSource(Source):
                 f"parameters must be a mapping or a list, not a {type(parameters).__name__}"
             )
         plain_argument(parameters, "parameters")
-        self.conn_id = conn_id_argument(conn_id, "SqlSource's conn_id")
+        self.conn_id = conn_id_argument(conn_id, "SqlSource's conn_id", reference=True)
         self.sql = _statement(text_argument(sql, "SqlSource's sql"))
         self.parameters = parameters
         self.key = names(key, "key")
@@ -64,7 +69,7 @@ class SqlSource(Source):
         """Return the arguments as given."""
         return {
             "type": "sql",
-            "conn_id": self.conn_id,
+            "conn_id": plain_argument(self.conn_id, "SqlSource's conn_id"),
             "sql": self.sql,
             "parameters": plain_argument(self.parameters, "parameters"),
             "key": list(self.key),
@@ -82,7 +87,7 @@ class SqlSource(Source):
             )
 
     def _templated(self) -> Iterable[Any]:
-        return (self.parameters,)
+        return (self.conn_id, self.parameters)
 
     def resolve(self, context: Context) -> SqlReader:
         """Render connection id, statement and parameters; nothing is opened yet."""
@@ -167,8 +172,10 @@ class SqlReader(RowReader):
                     for row in chunk:
                         number += 1
                         yield number, dict(zip(columns, row, strict=True))
+                    size = self._next_size(chunk)
+                    del chunk, row
                     with database.asking(driver):
-                        chunk = cursor.fetchmany(self._chunk_size)
+                        chunk = cursor.fetchmany(size)
 
     def _begin(self, cursor: Any) -> list[Any]:
         """Execute and fetch the first rows: psycopg2 knows a named cursor's columns only then."""
@@ -177,8 +184,13 @@ class SqlReader(RowReader):
             cursor.execute(self._sql)
         else:
             cursor.execute(self._sql, self._parameters)
-        first: list[Any] = cursor.fetchmany(self._chunk_size)
+        first: list[Any] = cursor.fetchmany(min(self._chunk_size, _FIRST_ROWS))
         return first
+
+    def _next_size(self, chunk: list[Any]) -> int:
+        """Return how many rows to fetch next, by the text in the last ones."""
+        text = sum(len(value) for row in chunk for value in row if isinstance(value, (str, bytes)))
+        return max(1, min(self._chunk_size, _FETCHED_TEXT * len(chunk) // max(text, 1)))
 
     def _columns(self, cursor: Any) -> list[str]:
         if cursor.description is None:

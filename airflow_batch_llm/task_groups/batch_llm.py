@@ -15,10 +15,27 @@ from airflow_batch_llm.operators.retry import BatchLLMRetryOperator
 from airflow_batch_llm.operators.submit import BatchLLMSubmitOperator
 
 if TYPE_CHECKING:
+    from airflow.sdk import XComArg
+
     from airflow_batch_llm.core.policy import RowRetry
     from airflow_batch_llm.core.reuse import Reuse
     from airflow_batch_llm.prompts import RowPrompt
     from airflow_batch_llm.sinks.sql import SqlSink
+
+
+class BatchLLMGroup(TaskGroup):
+    """The tasks of a job."""
+
+    @property
+    def results(self) -> XComArg:
+        """What the last task returns: which job it was and where its results are, no rows.
+
+        ``ResultsSource(group.results)`` and ``read_results`` take it. Outside of a mapped group that holds
+        this one, it stands for the list of all of them.
+        """
+        last = self.get_child_by_label("dead_letter")
+        assert isinstance(last, BatchLLMDeadLetterOperator)
+        return last.output
 
 
 def batch_llm_group(
@@ -55,7 +72,7 @@ def batch_llm_group(
     poll_interval: float | None = None,
     outlets: Any = None,
     task_args: Mapping[str, Any] | None = None,
-) -> TaskGroup:
+) -> BatchLLMGroup:
     """Return a task group that sends rows in batches and accounts for every one of them.
 
     The group always has the same four tasks, whatever its arguments; the last one decides the state of
@@ -81,7 +98,8 @@ def batch_llm_group(
         "poll_interval": poll_interval,
         **(task_args or {}),
     }
-    with TaskGroup(group_id=group_id) as group:
+    group = BatchLLMGroup(group_id=group_id)
+    with group:
         submit = BatchLLMSubmitOperator(
             task_id="submit",
             source=source,
