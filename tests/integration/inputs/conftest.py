@@ -124,13 +124,19 @@ def postgres_database(request: pytest.FixtureRequest, open_database: Open) -> st
 
 
 @pytest.fixture(params=["sqlite3", *POSTGRESQL_DRIVERS])
-def standard_database(request: pytest.FixtureRequest, open_database: Open) -> str:
-    """A database whose SQL keeps to the standard in what these tests need."""
+def database(request: pytest.FixtureRequest, open_database: Open) -> str:
+    return open_database(request.param)
+
+
+@pytest.fixture(params=["sqlite3", "psycopg", "pymysql"])
+def each_database(request: pytest.FixtureRequest, open_database: Open) -> str:
+    """One of each database, for what no driver has a part in."""
     return open_database(request.param)
 
 
 @pytest.fixture(params=["sqlite3", *POSTGRESQL_DRIVERS, *MYSQL_DRIVERS])
-def database(request: pytest.FixtureRequest, open_database: Open) -> str:
+def table_database(request: pytest.FixtureRequest, open_database: Open) -> str:
+    """A database that answers land in."""
     return open_database(request.param)
 
 
