@@ -64,11 +64,14 @@ BLOCKS: dict[str, Any] = {
             "SqlSource",
             "FileSource",
             "RowsSource",
+            "ResultsSource",
             "OpenAIBatchFile",
             "RowPrompt",
             "Image",
             "RowRetry",
             "SqlSink",
+            "Retention",
+            "read_results",
         )
     },
 }
