@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,11 +34,14 @@ from airflow_batch_llm.core.prior import Prior
 from airflow_batch_llm.core.shards import ShardWriter, TooLarge
 from airflow_batch_llm.core.sharing import Asking, Sharing
 from airflow_batch_llm.core.spec import OnEmpty, StageOrder
-from airflow_batch_llm.core.tools import Tools, chunks, log
+from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import CustomIdError, EmptySourceError, Refused, TooFewRows
 
 _MAX_COMPLAINTS = 20
+#: Drafts that are looked at together: their number, and the text in them.
+_HANDFUL = 1000
+_HANDFUL_CHARACTERS = 8 << 20
 _member_encoder = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -115,7 +118,7 @@ class _Staging:
                     encoder=tools.backend.line_encoder,
                 )
             )
-            for chunk in chunks(order.drafts(), 1000):
+            for chunk in _handfuls(order.drafts()):
                 tools.fault("stage.rows")
                 rows = [self._prepare(draft, prior, sharing) for draft in self._checked(chunk, custom_ids)]
                 sharing.look_up(row.asking for row in rows if row.asking is not None)
@@ -282,6 +285,31 @@ class _Staging:
                 }
             )
         )
+
+
+def _handfuls(drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
+    """Yield drafts in lists, small enough that rows of a megabyte each do not fill memory."""
+    held: list[Draft] = []
+    size = 0
+    for draft in drafts:
+        held.append(draft)
+        size += _text_size(draft.body) + _text_size(draft.row)
+        if len(held) == _HANDFUL or size > _HANDFUL_CHARACTERS:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def _text_size(value: Any) -> int:
+    """Return how many characters and bytes of text are in a body or a row."""
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_text_size, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(_text_size, value))
+    return 0
 
 
 def _id_complaint(custom_id: Any) -> str | None:

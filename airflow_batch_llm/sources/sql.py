@@ -19,7 +19,6 @@ from airflow_batch_llm.exceptions import ConfigurationError, SourceError
 from airflow_batch_llm.sources.base import RowReader, Source
 from airflow_batch_llm.sources.database import Database, driver_of, is_statement, tuple_cursor
 
-
 #: Rows of the first fetch, which tells how long they are, and characters and bytes of text in a later one.
 _FIRST_ROWS = 100
 _FETCHED_TEXT = 8 << 20

@@ -29,6 +29,8 @@ _SERIES = {
     "postgresql": "SELECT id, repeat('x', 2000) AS body FROM generate_series(1, 100000) AS id",
 }
 
+_LONG_SERIES = {"postgresql": "SELECT id, repeat('x', 500000) AS body FROM generate_series(1, 400) AS id"}
+
 _COUNT_ROWS = """
 import sys
 from airflow.providers.postgres.hooks import postgres
@@ -255,19 +257,33 @@ def test_a_reading_that_is_given_up_closes_its_connection(postgres_database: str
     sql("DROP TABLE t")
 
 
-def test_a_large_result_is_streamed_in_little_memory(database: str) -> None:
+def _read_elsewhere(database: str, statements: dict[str, str]) -> tuple[int, int]:
+    """Return the rows that a process of its own read, and the KB that its memory grew by after the first."""
     opened = Database(database)
     with opened.connect() as connection:
         driver = driver_of(connection).__name__
     run = subprocess.run(
-        [sys.executable, "-c", _COUNT_ROWS, _SERIES[opened.dialect], driver],
+        [sys.executable, "-c", _COUNT_ROWS, statements[opened.dialect], driver],
         env=os.environ,
         capture_output=True,
         check=True,
         text=True,
     )
-
     count, grown_kb = map(int, run.stdout.split()[-2:])
+    return count, grown_kb
+
+
+def test_a_large_result_is_streamed_in_little_memory(database: str) -> None:
+    count, grown_kb = _read_elsewhere(database, _SERIES)
+
     assert count == 100_000
-    # The result is 200 MB; a chunk of 5,000 rows is 10 MB.
+    # The result is 200 MB; 8 MB of it are fetched at a time.
+    assert grown_kb < 50_000
+
+
+def test_rows_of_long_texts_are_fetched_a_few_at_a_time(open_database: Callable[[str], str]) -> None:
+    count, grown_kb = _read_elsewhere(open_database("psycopg"), _LONG_SERIES)
+
+    assert count == 400
+    # The result is 200 MB, in less rows than a chunk has; the first hundred are 50 MB.
     assert grown_kb < 50_000
