@@ -12,6 +12,7 @@ from airflow_batch_llm.exceptions import ConfigurationError
 from airflow_batch_llm.server.settings import (
     KEY_VARIABLE,
     UPSTREAM_KEY_VARIABLE,
+    LocalModelSettings,
     ServerLimits,
     ServerSettings,
     resolve_key,
@@ -20,8 +21,12 @@ from airflow_batch_llm.server.settings import (
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
 
+#: What ``--local-model`` without a file stands for.
+_BUNDLED = Path("gemma3-270m")
+
 DESCRIPTION = (
-    "Serve OpenAI files and batches on this machine, answered by a simulated model or another server."
+    "Serve OpenAI files and batches on this machine, answered by a simulated model, a small real one, or "
+    "another server."
 )
 
 
@@ -54,6 +59,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--upstream-timeout", type=_positive, default=600, help="seconds for one request there"
     )
+    local = LocalModelSettings()
+    parser.add_argument(
+        "--local-model",
+        nargs="?",
+        type=Path,
+        const=_BUNDLED,
+        metavar="GGUF",
+        help="answer with llama.cpp in this process: Gemma 3 270M (extra `local`), or this file",
+    )
+    parser.add_argument(
+        "--local-parallel", type=_positive, default=local.parallel, help="requests there at once"
+    )
+    parser.add_argument(
+        "--local-context", type=_positive, default=local.context, help="tokens of one request there"
+    )
+    parser.add_argument("--local-threads", type=_positive, help="its threads (default: all cores but one)")
 
 
 def run(args: Namespace) -> int:
@@ -72,12 +93,20 @@ def run(args: Namespace) -> int:
             upstream=args.upstream,
             upstream_concurrency=args.upstream_concurrency,
             upstream_timeout=args.upstream_timeout,
+            local_model=_local_model(args),
         )
         serve(settings)
     except ConfigurationError as e:
         print(f"batch-llm serve: {e}", file=sys.stderr)
         return 2
     return 0
+
+
+def _local_model(args: Namespace) -> LocalModelSettings | None:
+    if args.local_model is None:
+        return None
+    file = None if args.local_model is _BUNDLED else args.local_model
+    return LocalModelSettings(file, args.local_parallel, args.local_context, args.local_threads)
 
 
 def _port(text: str) -> int:

@@ -94,6 +94,11 @@ def _put_scenario(scenarios: ScenarioStore, path: Path) -> None:
 
 
 def _upstream(settings: ServerSettings) -> Upstream:
+    if settings.local_model is not None:
+        # Only here: the module needs what the extra `local` installs.
+        from airflow_batch_llm.server.local_model import LocalModelUpstream
+
+        return LocalModelUpstream(settings.local_model, timeout=settings.upstream_timeout)
     if settings.upstream is None:
         return SimulatedUpstream()
     return ForwardingUpstream(

@@ -37,13 +37,30 @@ class ServerLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalModelSettings:
+    """How the local model is run.
+
+    :param file: a GGUF file of your own; None: the model of the extra ``local``.
+    :param parallel: requests that it works on at the same time.
+    :param context: tokens that one request may have, prompt and answer together.
+    :param threads: None: one for each core but one.
+    """
+
+    file: Path | None = None
+    parallel: int = 4
+    context: int = 4_096
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Everything a server needs to start.
 
     :param folder: where the SQLite file and the stored files are kept.
     :param upstream: base URL of an OpenAI-compatible server (``http://…/v1``); None: the simulated model.
     :param upstream_concurrency: requests at the upstream at once.
-    :param upstream_timeout: seconds that one request may take there.
+    :param upstream_timeout: seconds that one request may take there, or at the local model.
+    :param local_model: answer with a model in this process; not together with ``upstream``.
     """
 
     folder: Path
@@ -55,12 +72,16 @@ class ServerSettings:
     upstream: str | None = None
     upstream_concurrency: int = 8
     upstream_timeout: float = 600.0
+    local_model: LocalModelSettings | None = None
 
     def check(self) -> None:
-        """Refuse to listen beyond this machine with a key nobody chose.
+        """Refuse to listen beyond this machine with a key nobody chose, and two that answer.
 
-        :raises ConfigurationError: the address is not loopback and the key was generated.
+        :raises ConfigurationError: the address is not loopback and the key was generated, or there is an
+            upstream and a local model.
         """
+        if self.upstream is not None and self.local_model is not None:
+            raise ConfigurationError("requests go to --upstream or to --local-model, not to both")
         if not is_loopback(self.host) and not self.key.explicit:
             raise ConfigurationError(
                 f"{self.host} can be reached from other machines: choose a key with --api-key or "

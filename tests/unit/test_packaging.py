@@ -92,11 +92,15 @@ def test_the_installed_distribution_offers_the_provider_and_the_command() -> Non
     }
 
 
+#: Extras whose packages the package itself imports, where they are installed.
+_AT_RUN_TIME = ("sqlite", "postgres", "parquet", "local")
+
+
 def test_every_package_imported_at_run_time_is_declared(project: dict[str, Any]) -> None:
     extras = project["optional-dependencies"]
     declared = {
         canonicalize_name(Requirement(line).name)
-        for line in [*project["dependencies"], *extras["postgres"], *extras["sqlite"]]
+        for line in sum((extras[name] for name in _AT_RUN_TIME), project["dependencies"])
     }
     distributions = packages_distributions()
     imported = set().union(*(_imports(path) for path in (ROOT / "airflow_batch_llm").rglob("*.py")))
