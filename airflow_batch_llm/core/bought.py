@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from airflow_batch_llm.core.fates import Fate
-from airflow_batch_llm.core.files import iter_requests
-from airflow_batch_llm.core.model import Batch, BoughtAnswer, Job
-from airflow_batch_llm.core.ports import RowIndex
+from airflow_batch_llm.core.files import is_erased, iter_outcomes, iter_requests
+from airflow_batch_llm.core.model import Batch, BatchState, BoughtAnswer, Job
 from airflow_batch_llm.core.reuse import connection_digest, task_digest
 from airflow_batch_llm.core.tools import Tools, read_description
+from airflow_batch_llm.core.verdicts import Disposition
 
 
-def record_bought(tools: Tools, job: Job, batches: Sequence[Batch], index: RowIndex) -> None:
-    """Note the job's paid answers in the ledger where it was given ``reuse``, whatever its scope."""
+def record_bought(tools: Tools, job: Job, batches: Sequence[Batch]) -> None:
+    """Note in the ledger every answer that the job has paid for, where it was given ``reuse``.
+
+    Whatever its scope, and also for rows that have left the source since.
+    """
     if job.plan_id is None or not read_description(tools.workspace, tools.root, job.plan_id).get("reuse"):
         return
     tools.fault("reuse.before_recorded")
-    tools.ledger.record_answers(_bought(tools, job, batches, index))
+    tools.ledger.record_answers(_bought(tools, job, batches))
 
 
-def _bought(tools: Tools, job: Job, batches: Sequence[Batch], index: RowIndex) -> Iterator[BoughtAnswer]:
+def _bought(tools: Tools, job: Job, batches: Sequence[Batch]) -> Iterator[BoughtAnswer]:
     task = task_digest(job.key)
-    for number, batch in enumerate(batches):
-        wires = set(index.keys(a=Fate.ANSWERED, b=number))
-        if not wires:
+    for batch in batches:
+        if batch.state is not BatchState.RECONCILED or batch.revision < job.floor_revision:
             continue
         connection = connection_digest(batch.conn_id)
-        for request in iter_requests(tools.workspace, tools.root, batch):
-            if request.hash and request.wire_id in wires:
+        requests = iter_requests(tools.workspace, tools.root, batch)
+        outcomes = iter_outcomes(tools.workspace, tools.root, batch)
+        for request, outcome in zip(requests, outcomes, strict=True):
+            landed = outcome.disposition is Disposition.LAND
+            if landed and request.hash and not is_erased(request.custom_id):
                 yield BoughtAnswer(
                     request_hash=request.hash,
                     task=task,

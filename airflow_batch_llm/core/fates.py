@@ -29,6 +29,8 @@ from airflow_batch_llm.exceptions import AccountingError, WorkspaceError
 #: earlier job had the answer.
 NOBODY, WHEN_STAGED, EARLIER_JOB = -1, -2, -3
 _FIRST_RIDING = -10
+#: Rows with their columns, of any size, that are in memory at a time.
+_FEW = 1000
 
 _duplicates = msgspec.json.Decoder(Duplicate)
 
@@ -112,7 +114,7 @@ def _index_members(tools: Tools, job: Job, index: RowIndex, files: Mapping[str, 
         return 0
     total = 0
     digest = hashlib.sha256()
-    for chunk in chunks(iter_member_columns(tools.workspace, tools.root, job.plan_id)):
+    for chunk in chunks(iter_member_columns(tools.workspace, tools.root, job.plan_id), _FEW):
         total += len(chunk)
         digest.update("".join(member.wire_id for member in chunk).encode())
         if job.revision == 1:
@@ -138,7 +140,7 @@ def _index_members(tools: Tools, job: Job, index: RowIndex, files: Mapping[str, 
 
 def _index_duplicates(tools: Tools, job: Job, index: RowIndex, others: RowIndex) -> None:
     """Note whose fate rows share; those that left the source are followed in an index of their own."""
-    for chunk in chunks(_duplicates_of(tools, job)):
+    for chunk in chunks(_duplicates_of(tools, job), _FEW):
         index.put([(d.wire_id, Fate.PENDING, NOBODY, msgspec.json.encode(d)) for d in chunk], unless_a=-1)
         gone = {d.of for d in chunk if index.get(d.of) is None}
         others.insert([(wire_id, Fate.PENDING, NOBODY) for wire_id in gone])
@@ -190,7 +192,7 @@ def _note_reused(tools: Tools, job: Job, index: RowIndex, files: Mapping[str, An
 def _share_fates(tools: Tools, job: Job, index: RowIndex, others: RowIndex, files: Mapping[str, Any]) -> int:
     """Give rows the fate of the request that answers them as well; an answer of their own stands."""
     shared = 0
-    for chunk in chunks(_duplicates_of(tools, job)) if DUPLICATES in files else ():
+    for chunk in chunks(_duplicates_of(tools, job), _FEW) if DUPLICATES in files else ():
         shared += len(chunk)
         fates = []
         for duplicate in chunk:

@@ -126,7 +126,7 @@ _UNDECIDED, _DECIDED = 0, 1
 def _leave_to_others(tools: Tools, plan_id: str, index: RowIndex) -> None:
     """Rows that earlier jobs answered, or that share another's answer, are not sent, whatever came of them
     before. What they share the answer of may be, also where that row left the source."""
-    for chunk in chunks(iter_duplicates(tools.workspace, tools.root, plan_id)):
+    for chunk in chunks(iter_duplicates(tools.workspace, tools.root, plan_id), 1000):
         index.insert([(duplicate.of, _UNDECIDED, 0) for duplicate in chunk])
         index.update([(duplicate.wire_id, _DECIDED, 0) for duplicate in chunk], where_a=[_UNDECIDED])
     for answers in chunks(iter_reused_ids(tools.workspace, tools.root, plan_id)):
@@ -338,10 +338,9 @@ def _index_letters(
     """
     paths: dict[str, int] = {}
     chosen: list[str] = []
-    for duplicates in chunks(
-        iter_duplicates(tools.workspace, tools.root, job.plan_id) if job.plan_id else ()
-    ):
-        sent_for.put([(d.wire_id, 0, 0, d.of.encode()) for d in duplicates], unless_a=-1)
+    if job.plan_id is not None:
+        duplicates = iter_duplicates(tools.workspace, tools.root, job.plan_id)
+        sent_for.put(((d.wire_id, 0, 0, d.of.encode()) for d in duplicates), unless_a=-1)
     for letters in chunks(tools.ledger.dead_letters(job.job_id, states=[LetterState.OPEN])):
         meant = [letter for letter in letters if letter.request_path and wanted(letter)]
         chosen += [letter.wire_id for letter in meant]

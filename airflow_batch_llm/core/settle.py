@@ -70,7 +70,7 @@ def settle(
                 f"job {job.job_id}: {counts['answered']} rows answered, but {published.rows} published"
             )
         if final or job.state is JobState.HALTED:
-            record_bought(tools, job, batches, index)
+            record_bought(tools, job, batches)
     if tools.spec.sink is not None:
         tools.fault("settle.before_sink")
         counts["landed"] = _land(tools, job, tools.spec.sink, counts, final=final)

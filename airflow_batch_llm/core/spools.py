@@ -12,7 +12,7 @@ class Spool:
 
     def __init__(self) -> None:
         # Closed where the block around a spool ends.
-        self._file = tempfile.TemporaryFile(prefix="batch-llm-spool-", buffering=1 << 20)  # noqa: SIM115
+        self._file = tempfile.TemporaryFile(prefix="batch-llm-spool-", buffering=1 << 16)  # noqa: SIM115
         self._end = 0
         self._at_end = True
 
