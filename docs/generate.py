@@ -69,6 +69,7 @@ BLOCKS: dict[str, Any] = {
             "RowPrompt",
             "Image",
             "RowRetry",
+            "Reuse",
             "SqlSink",
             "Retention",
             "read_results",

@@ -22,6 +22,7 @@ from airflow_batch_llm.cli.main import build_parser
 from airflow_batch_llm.core.drafts import Answer
 from airflow_batch_llm.core.files import Member, Refusal
 from airflow_batch_llm.core.model import Outcome, Request
+from airflow_batch_llm.core.plan_files import Duplicate, Reused
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
 from airflow_batch_llm.get_provider_info import get_provider_info
 
@@ -248,6 +249,8 @@ def test_json_examples_parse(example: Example) -> None:
 _LINES: dict[str, type[msgspec.Struct]] = {
     "plan-…/rows.jsonl": Member,
     "plan-…/refused.jsonl": Refusal,
+    "plan-…/duplicates.jsonl": Duplicate,
+    "plan-…/reused.jsonl": Reused,
     "plan-…/batch-…/requests.jsonl": Request,
     "batch/…/outcomes-….jsonl": Outcome,
     "results/…/part-….jsonl": Answer,
