@@ -15,12 +15,18 @@ from airflow_batch_llm.core.spec import Until
 from airflow_batch_llm.schemas import answer_schema
 from airflow_batch_llm.sinks import SqlSink
 from tests.integration.engine.conftest import bench, ledger, running_server, server
+from tests.integration.inputs.sink_rows import sink_of
 from tests.job_bench import Bench
 
 __all__ = ["bench", "ledger", "running_server", "server"]
 
 TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(3)}
 OBJECT = answer_schema({"type": "object"})
+
+
+def fails(number: int) -> dict[str, Any]:
+    """Make the row of this number fail once."""
+    return {"match": {"contains": f"number {number}."}, "fault": "server_error", "times": 1}
 
 
 @pytest.fixture
@@ -59,3 +65,59 @@ def test_an_older_run_that_is_settled_once_more_leaves_the_rows_of_a_newer_one(
     ]
     written = dict(sql("SELECT _run_id, min(_job_created_at) FROM answers GROUP BY _run_id"))
     assert written == {"monday": wider.job().created_at, "tuesday": tuesday.job().created_at}
+
+
+def test_answers_are_in_the_table_before_the_others_are_tried_again(
+    bench: Callable[..., Bench], sqlite_database: str, sql: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    sink = sink_of(sqlite_database, "answers", publish="each_round", create=True)
+    job = bench(texts=TEXTS, sink=sink)
+    job.server.set_scenario({"rows": [fails(1)]})
+    seen: list[Any] = []
+
+    def look(point: str) -> None:
+        if point.startswith("submit") and len(job.batches()) > 1:
+            seen.append(sql("SELECT id FROM answers ORDER BY id"))
+
+    job.fault = look
+    settled = job.run()
+
+    assert seen and seen[0] == [("t-0",), ("t-2",)]
+    assert (settled.counts["answered"], settled.counts["landed"]) == (3, 1)
+    assert sql("SELECT id, _round FROM answers ORDER BY id") == [("t-0", 0), ("t-1", 1), ("t-2", 0)]
+
+
+def test_rows_that_left_the_source_leave_the_table_after_a_clear(
+    bench: Callable[..., Bench], sqlite_database: str, sql: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    sink = sink_of(sqlite_database, "answers", on_withdrawn="delete", create=True)
+    job = bench(texts=TEXTS, sink=sink)
+    job.run()
+
+    job.clear(texts={"t-0": TEXTS["t-0"], "t-3": "new."}).run()
+
+    assert sql("SELECT id, _revision FROM answers ORDER BY id") == [("t-0", 2), ("t-3", 2)]
+
+
+def test_a_partition_is_replaced_once_every_row_has_an_answer(
+    bench: Callable[..., Bench], sqlite_database: str, sql: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    sink = sink_of(
+        sqlite_database, "answers", mode="replace_partition", partition={"day": "2026-01-01"}, create=True
+    )
+    job = bench(texts=TEXTS, sink=sink, policy=RowRetry(max_rounds=0))
+    job.run()
+    texts = {"t-1": "other.", "t-5": "ticket number 5."}
+    later = bench(texts=texts, run_id="later", sink=sink, policy=RowRetry(max_rounds=0))
+    later.server.set_scenario({"rows": [fails(5)]})
+
+    settled = later.run()
+    assert (settled.counts["dead"], settled.counts["landed"]) == (1, 0)
+    assert sql("SELECT id FROM answers ORDER BY id") == [("t-0",), ("t-1",), ("t-2",)]
+
+    settled = later.clear().run()
+    assert (settled.counts["dead"], settled.counts["landed"]) == (0, 2)
+    assert sql("SELECT id, _run_id, day FROM answers ORDER BY id") == [
+        ("t-1", "later", "2026-01-01"),
+        ("t-5", "later", "2026-01-01"),
+    ]
