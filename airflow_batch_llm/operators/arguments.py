@@ -42,6 +42,26 @@ def check_text(task_id: str, **arguments: Any) -> None:
             raise ConfigurationError(f"{task_id}: {name} is empty")
 
 
+def check_schema(task_id: str, schema: Any) -> None:
+    """See that an output schema is of a kind that can be one; nothing is imported.
+
+    :raises ConfigurationError: it is not.
+    """
+    if schema is None or isinstance(schema, Mapping) or hasattr(schema, "json_schema"):
+        return
+    if isinstance(schema, str):
+        module, _, name = schema.partition(":")
+        if not module or not name:
+            raise ConfigurationError(
+                f"{task_id}: output_schema is {schema!r}, which is no import path; write it as 'module:Class'"
+            )
+    elif not hasattr(schema, "model_json_schema"):
+        told = schema.__name__ if isinstance(schema, type) else type(schema).__name__
+        raise ConfigurationError(
+            f"{task_id}: output_schema must be a pydantic class, 'module:Class' or a JSON schema, not {told}"
+        )
+
+
 def chosen(task_id: str, name: str, value: Any, choices: Collection[str]) -> Any:
     """Return an argument that is one of a few words, or is not known yet.
 

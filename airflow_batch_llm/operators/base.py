@@ -31,7 +31,7 @@ from airflow_batch_llm.exceptions import (
     Unreachable,
 )
 from airflow_batch_llm.import_paths import callable_path
-from airflow_batch_llm.operators.arguments import check_text, check_types, chosen, is_pending
+from airflow_batch_llm.operators.arguments import check_schema, check_text, check_types, chosen, is_pending
 from airflow_batch_llm.operators.asking import RESULTS_FORMATS, Asking, further_formats
 from airflow_batch_llm.operators.mapped import BatchLLMPartial
 from airflow_batch_llm.triggers.waiting import WaitOrder, wait
@@ -221,6 +221,7 @@ class BatchLLMJobOperator(BaseOperator):
             cancel_on_kill=(self.cancel_on_kill, bool),
             poll_interval=(self.poll_interval, (int, float, type(None))),
         )
+        check_schema(self.task_id, self.output_schema)
         if self.validate is not None:
             callable_path(self.validate, f"{self.task_id}: validate")
         for name in self.results_formats:

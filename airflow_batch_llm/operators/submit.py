@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_batch_llm.core.endpoints import ENDPOINTS, endpoint_path
 from airflow_batch_llm.core.model import Job, RequestTemplate
 from airflow_batch_llm.core.opening import refuse_second_owner
+from airflow_batch_llm.core.retention import Retention
 from airflow_batch_llm.core.reuse import Reuse
 from airflow_batch_llm.core.spec import OnEmpty, Progress, Rerun, StageOrder, Until
 from airflow_batch_llm.declared import names
@@ -101,7 +102,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         samples: int = 1,
         redact: Callable[..., Any] | str | None = None,
         reuse: Reuse | None = None,
-        retention: Any = None,
+        retention: Retention | None = None,
         rerun: str = Rerun.MISSING,
         on_empty: str = OnEmpty.SKIP,
         min_rows: int = 0,
@@ -162,6 +163,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
             task_id,
             prompt=(self.prompt, (RowPrompt, type(None))),
             reuse=(self.reuse, (Reuse, type(None))),
+            retention=(self.retention, (Retention, type(None))),
         )
         if self.redact is not None:
             callable_path(self.redact, f"{task_id}: redact")

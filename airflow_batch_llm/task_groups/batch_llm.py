@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import XComArg
 
     from airflow_batch_llm.core.policy import RowRetry
+    from airflow_batch_llm.core.retention import Retention
     from airflow_batch_llm.core.reuse import Reuse
     from airflow_batch_llm.prompts import RowPrompt
     from airflow_batch_llm.sinks.sql import SqlSink
@@ -59,7 +60,7 @@ def batch_llm_group(
     row_retry: RowRetry | None = None,
     sink: SqlSink | None = None,
     results_formats: Sequence[str] = ("jsonl",),
-    retention: Any = None,
+    retention: Retention | None = None,
     max_dead_letter_ratio: float = 0.0,
     on_empty: str = OnEmpty.SKIP,
     min_rows: int = 0,

@@ -82,3 +82,16 @@ def test_every_group_has_the_same_four_tasks_in_order(outputs: list[bytes]) -> N
             assert tasks[before]["downstream_task_ids"] == [after]
         assert tasks[chain[-1]].get("downstream_task_ids", []) == []
     assert tasks["fetch"]["downstream_task_ids"] == ["upstream.submit"]
+
+
+def test_tasks_wait_for_what_their_arguments_name_mapped_or_not(outputs: list[bytes]) -> None:
+    dag = json.loads(outputs[0])["every_wrapper"]["dag"]
+    before: dict[str, set[str]] = {}
+    for task in dag["tasks"]:
+        for later in task["__var"].get("downstream_task_ids", ()):
+            before.setdefault(later, set()).add(task["__var"]["task_id"].partition("__")[0])
+    for name in ("mapped_one", "made", "case.ask.submit"):
+        assert before[name] == {"fetch"}, name
+    assert before["case.judge.submit"] == {"case.ask.dead_letter"}
+    # A mapped group's argument in a table's name: whoever lands answers waits for it, too.
+    assert before["case.ask.dead_letter"] == {"case.ask.retry", "fetch"}

@@ -6,15 +6,19 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, task, task_group
 from pydantic import BaseModel
 
 from airflow_batch_llm import (
+    BatchLLMOperator,
     BatchLLMRedriveOperator,
     BatchLLMSubmitOperator,
     FileSource,
     Image,
     OpenAIBatchFile,
+    ResultsSource,
+    Retention,
+    Reuse,
     RowPrompt,
     RowRetry,
     RowsSource,
@@ -33,6 +37,11 @@ class Label(BaseModel):
 def check_label(output: dict[str, Any], row: dict[str, Any]) -> str | None:
     """A validator that the DAG file itself defines."""
     return None if output["label"] else "no label"
+
+
+def without_names(row: dict[str, Any]) -> dict[str, Any]:
+    """A redaction that the DAG file itself defines."""
+    return {**row, "name": ""}
 
 
 with DAG("every_wrapper", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
@@ -115,6 +124,56 @@ with DAG("every_wrapper", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=
         row_retry=RowRetry(max_rounds=1),
         sink=SqlSink("warehouse", "out3", key=["id"]),
     ).expand(model=["m-1", "m-2"])
+    BatchLLMOperator(
+        task_id="one",
+        source=FileSource("/data/in.jsonl", key="id"),
+        prompt=RowPrompt("{{ row.body }}"),
+        output_schema=Label,
+        validate=check_label,
+        redact=without_names,
+        reuse=Reuse(scope="connection", max_age=timedelta(days=90), version="2"),
+        retention=Retention(workspace=timedelta(days=30)),
+        results_formats=["jsonl", "parquet"],
+        carry=["day"],
+        samples=2,
+        min_rows=10,
+    )
+    BatchLLMOperator.partial(
+        task_id="mapped_one",
+        source=[{"id": n, "body": f"row {n}"} for n in range(20)],
+        key="id",
+        prompt=RowPrompt("{{ row.body }} {{ word }}", vars={"word": fetch()}),
+        validate=check_label,
+        redact=without_names,
+        params={"temperature": 0},
+    ).expand_kwargs([{"model": "m-1", "job_key": "one"}, {"model": "m-2", "job_key": "two"}])
+    BatchLLMOperator.partial(task_id="mapped_sources", prompt=RowPrompt("{{ row.body }}"), key="id").expand(
+        source=[[{"id": n, "body": f"row {n}"}] for n in (19, 20)]
+    )
+
+    @task.batch_llm_rows(key="id", prompt=RowPrompt("{{ row.body }}"), validate=check_label)
+    def made(number: int, word: Any = None) -> Any:
+        return [{"id": number, "body": "row 19"}]
+
+    made(1, word=fetch())
+    made.override(task_id="mapped_made", redact=without_names).expand(number=[1, 2])
+
+    @task_group
+    def case(model: Any, path: Any, heat: Any) -> None:
+        asked = batch_llm_group(
+            group_id="ask",
+            source=FileSource(path, key="id"),
+            prompt=RowPrompt("{{ row.body }} {{ m }}", vars={"m": model}),
+            model=model,
+            params={"temperature": heat},
+            sink=SqlSink("warehouse", model, key="id"),
+            job_key=model,
+        )
+        batch_llm_group(
+            group_id="judge", source=ResultsSource(asked.results), prompt=RowPrompt("{{ row.output }}")
+        )
+
+    case.expand(model=fetch(), path=["/data/a.jsonl", "/data/b.jsonl"], heat=[0, 0.5])
     BatchLLMRedriveOperator(
         task_id="redrive",
         target_dag_id="every_wrapper",
