@@ -12,7 +12,7 @@ import hashlib
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,17 @@ from typing import Any
 import msgspec
 
 from airflow_batch_llm.core.by_hand import Declined
+from airflow_batch_llm.core.erase_lists import (
+    ROWS,
+    Lists,
+    erased_id,
+    instead_of,
+    lines_of,
+    listed_plans,
+    matching_lines,
+)
 from airflow_batch_llm.core.files import (
     ERASED,
-    HAS_ERASED,
     batch_folder,
     encode_line,
     is_erased,
@@ -34,32 +42,12 @@ from airflow_batch_llm.core.files import (
 from airflow_batch_llm.core.jsonl import dumps, iter_lines, loads_lenient, read_chunks
 from airflow_batch_llm.core.judging import outcomes_file
 from airflow_batch_llm.core.model import Batch, Job, Outcome, Request
-from airflow_batch_llm.core.plan_files import DUPLICATES, REUSED, feed_digests
-from airflow_batch_llm.core.ports import Backend, FileInfo, Ledger, Workspace
+from airflow_batch_llm.core.plan_files import DUPLICATES
+from airflow_batch_llm.core.ports import Backend, Ledger, Workspace
 from airflow_batch_llm.core.publish import MANIFEST, read_manifest
 from airflow_batch_llm.core.purge import delete_at_provider, refuse_unsettled
 from airflow_batch_llm.core.retention import Part, begun_parts
 from airflow_batch_llm.core.verdicts import Disposition
-
-#: What stays of a row in the lists of a plan, beside the digest of its id.
-_STAYS = frozenset(
-    (
-        "line",
-        "wire_id",
-        "verdict",
-        "code",
-        "of",
-        "job",
-        "batch",
-        "answered_at",
-        "usage",
-        "model",
-        "finish_reason",
-    )
-)
-#: What stays where other rows share the request and its answer.
-_SHARED = frozenset(("hash", "twin", "output"))
-_ROWS, _DESCRIPTION = "rows.jsonl", "job.json"
 
 #: Copies a published file to another place, without the rows that have these custom ids.
 DropRows = Callable[[Path, Path, Collection[str]], None]
@@ -77,17 +65,12 @@ class Erasure:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def erased_id(custom_id: str) -> str:
-    """Return what stands in the place of a custom id: a digest, the same everywhere."""
-    return ERASED + hashlib.sha256(custom_id.encode("utf-8")).hexdigest()
-
-
 def find_rows(ledger: Ledger, workspace: Workspace, job: Job, custom_ids: Collection[str]) -> dict[str, str]:
     """Return wire id -> custom id of the job's rows that have one of these ids."""
     root = workspace.job_root(job.key)
     found: dict[str, str] = {}
-    for plan_id in _plans(workspace, root):
-        for line in _matching(workspace, f"{plan_path(root, plan_id)}/{_ROWS}", custom_ids):
+    for plan_id in listed_plans(workspace, root):
+        for line in matching_lines(workspace, f"{plan_path(root, plan_id)}/{ROWS}", custom_ids):
             found[line["wire_id"]] = line["custom_id"]
     for custom_id in custom_ids:
         for letter in ledger.find_dead_letters(job_id=job.job_id, custom_id=custom_id):
@@ -122,7 +105,7 @@ async def erase(
     # Listed before the mark: the mark proves that nobody has begun a new plan since.
     listed = [*workspace.list(root), *workspace.leftovers(root)]
     told = f"{len(rows)} rows: {reason}"
-    marked = ledger.note_purge(job, "erase_begun", seen={HAS_ERASED: True}, actor=actor, reason=told)
+    marked = ledger.note_purge(job, "erase_begun", seen={}, actor=actor, reason=told)
     if marked is None:
         raise _changed(job)
     fault("erase.begun")
@@ -136,8 +119,8 @@ async def erase(
     ledger.erase_letters(job.job_id, {custom_id: erased_id(custom_id) for custom_id in custom_ids})
     work.sweep(listed)
     fault("erase.swept")
-    now = work.plans()
-    if ledger.note_purge(now, "erased", seen={}, actor=actor, reason=told) is None:
+    now = work.lists().rewrite(marked)
+    if now is None or ledger.note_purge(now, "erased", seen={}, actor=actor, reason=told) is None:
         raise _changed(job)
     return result
 
@@ -173,14 +156,15 @@ class _Erasing:
         Among the first are rows that were erased before, and whose answer only these rows have shared since.
         """
         shared, left_behind, erased = set(), set(), set()
-        for plan_id in _plans(self._workspace, self._root):
-            folder = plan_path(self._root, plan_id)
-            for line in _lines(self._workspace, f"{folder}/{DUPLICATES}"):
+        folders = [plan_path(self._root, plan_id) for plan_id in listed_plans(self._workspace, self._root)]
+        for folder in folders:
+            for line in lines_of(self._workspace, f"{folder}/{DUPLICATES}"):
                 if line["wire_id"] in rows:
                     left_behind.add(line["of"])
                 elif not is_erased(line["custom_id"]):
                     shared.add(line["of"])
-            for line in _lines(self._workspace, f"{folder}/{_ROWS}", ERASED) if left_behind else ():
+        for folder in folders if left_behind else ():
+            for line in lines_of(self._workspace, f"{folder}/{ROWS}", ERASED):
                 if is_erased(line["custom_id"]):
                     erased.add(line["wire_id"])
         wires = rows | (left_behind & erased)
@@ -225,7 +209,7 @@ class _Erasing:
     def _request(self, request: Request) -> Request:
         if request.wire_id not in self._wires:
             return request
-        instead = _instead(request.custom_id)
+        instead = instead_of(request.custom_id)
         if request.wire_id in self._shared:
             return msgspec.structs.replace(request, custom_id=instead, key={}, carry={})
         # Without its hash, so that no row comes to share an answer that is gone.
@@ -257,7 +241,7 @@ class _Erasing:
         if disposition is not Disposition.LAND and outcome.wire_id not in self._shared:
             # There is nothing left to send again.
             disposition = Disposition.DEAD
-        instead = _instead(outcome.custom_id)
+        instead = instead_of(outcome.custom_id)
         return msgspec.structs.replace(
             outcome, custom_id=instead, disposition=disposition, message="", text=""
         )
@@ -294,7 +278,7 @@ class _Erasing:
             gone = 0
             for number, part in enumerate(manifest["parts"]):
                 path = f"{folder}/{part['path']}"
-                lines = sum(1 for _ in _matching(self._workspace, path, self._ids))
+                lines = sum(1 for _ in matching_lines(self._workspace, path, self._ids))
                 if lines:
                     gone += lines
                     manifest["parts"][number] = self._part(folder, part, number, lines)
@@ -361,128 +345,17 @@ class _Erasing:
             return name != MANIFEST
         return parts[0] == "batch" or (parts[0].startswith("plan-") and len(parts) > 2)
 
-    # -- plans ---------------------------------------------------------------------------------------
-    def plans(self) -> Job:
-        """Rewrite the lists of rows; a plan that the job names becomes another plan, others stay theirs."""
-        job = self._job
-        for plan_id in _plans(self._workspace, self._root):
-            folder = plan_path(self._root, plan_id)
-            if not self._lists_any(folder):
-                continue
-            tops = self._top_files(folder)
-            if plan_id not in (job.plan_id, job.seen.get("previous_plan")):
-                self._copy_plan(folder, folder, tops)
-                continue
-            new_id = secrets.token_hex(8)
-            digest = self._copy_plan(folder, plan_path(self._root, new_id), tops)
-            self._fault("erase.plan")
-            moved = self._ledger.move_plan(job, plan_id, new_id, digest)
-            if moved is None:
-                raise _changed(job)
-            job = moved
-            for name in tops:
-                self._workspace.delete_tree(f"{folder}/{name}")
-        return job
-
-    def _lists_any(self, folder: str) -> bool:
-        """Say whether a plan lists any of the rows, or holds an answer that is no longer shared."""
-        if any(True for _ in _matching(self._workspace, f"{folder}/{_ROWS}", self._ids)):
-            return True
-        reused = _lines(self._workspace, f"{folder}/{REUSED}", ERASED)
-        return any(line["wire_id"] in self._wires and line["output"] is not None for line in reused)
-
-    def _top_files(self, folder: str) -> list[str]:
-        paths = (path.removeprefix(f"{folder}/") for path in self._workspace.list(folder))
-        return [name for name in paths if "/" not in name]
-
-    def _copy_plan(self, folder: str, to: str, names: Collection[str]) -> str:
-        """Write a plan's lists without what they say of the rows; returns the plan's digest."""
-        digest = hashlib.sha256()
-        written: dict[str, FileInfo] = {}
-        for name in sorted(names, key=lambda name: name == _ROWS):
-            if not name.endswith(".jsonl"):
-                continue
-            with (
-                self._workspace.open(f"{folder}/{name}") as file,
-                self._workspace.writer(f"{to}/{name}") as out,
-            ):
-                for _, line in iter_lines(read_chunks(file)):
-                    kept, wire_id = self._kept(line)
-                    out.write(kept + b"\n")
-                    if name == _ROWS:
-                        digest.update(wire_id.encode())
-            written[name] = FileInfo(out.size, out.sha256)
-        described = self._read_json(f"{folder}/{_DESCRIPTION}")
-        files = {
-            name: {**facts, "bytes": written[name].size, "sha256": written[name].sha256}
-            for name, facts in described.get("files", {}).items()
-        }
-        if files:
-            described["files"] = files
-            feed_digests(digest, files)
-        self._workspace.put(f"{to}/{_DESCRIPTION}", msgspec.json.format(msgspec.json.encode(described)))
-        for name in names:
-            if to != folder and not name.endswith(".jsonl") and name != _DESCRIPTION:
-                with self._workspace.open(f"{folder}/{name}") as file:
-                    self._workspace.put(f"{to}/{name}", file.read())
-        return digest.hexdigest()
-
-    def _kept(self, line: bytes) -> tuple[bytes, str]:
-        """Return a line of a list as it stays, and its wire id."""
-        values = msgspec.json.decode(line)
-        wire_id: str = values["wire_id"]
-        if wire_id not in self._wires:
-            return line, wire_id
-        stays = _STAYS | _SHARED if wire_id in self._shared else _STAYS
-        kept = {name: value for name, value in values.items() if name in stays}
-        kept["custom_id"] = _instead(values["custom_id"])
-        if "output" in values:
-            kept.setdefault("output", None)
-        return dumps(kept), wire_id
-
-    def _read_json(self, path: str) -> dict[str, Any]:
-        with self._workspace.open(path) as file:
-            found: dict[str, Any] = msgspec.json.decode(file.read())
-        return found
-
-
-# -- reading ---------------------------------------------------------------------------------------
-def _instead(custom_id: str) -> str:
-    return custom_id if is_erased(custom_id) else erased_id(custom_id)
-
-
-def _plans(workspace: Workspace, root: str) -> list[str]:
-    """Return the ids of the plans that list rows."""
-    start, end = plan_path(root, ""), f"/{_ROWS}"
-    found = []
-    for path in workspace.list(root):
-        plan_id = path.removeprefix(start).removesuffix(end)
-        if path.startswith(start) and path.endswith(end) and "/" not in plan_id:
-            found.append(plan_id)
-    return found
-
-
-def _matching(workspace: Workspace, path: str, custom_ids: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file whose ``custom_id`` is one of these; the others are not decoded."""
-    needles = [msgspec.json.encode(custom_id) for custom_id in custom_ids]
-    with workspace.open(path) as file:
-        for _, line in iter_lines(read_chunks(file)):
-            if not any(needle in line for needle in needles):
-                continue
-            values = msgspec.json.decode(line)
-            if values["custom_id"] in custom_ids:
-                yield values
-
-
-def _lines(workspace: Workspace, path: str, holding: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file that hold a text; none where there is no such file."""
-    if not workspace.exists(path):
-        return
-    needle = holding.encode()
-    with workspace.open(path) as file:
-        for _, line in iter_lines(read_chunks(file)):
-            if needle in line:
-                yield msgspec.json.decode(line)
+    def lists(self) -> Lists:
+        """Return what rewrites the lists of rows."""
+        return Lists(
+            self._ledger,
+            self._workspace,
+            self._root,
+            ids=self._ids,
+            wires=self._wires,
+            shared=self._shared,
+            fault=self._fault,
+        )
 
 
 def _names_any(line: bytes, wire_ids: Collection[bytes]) -> bool:

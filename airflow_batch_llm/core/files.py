@@ -78,8 +78,6 @@ class MemberColumns(Columns, omit_defaults=True):
 _columns = msgspec.json.Decoder(MemberColumns)
 
 
-#: Where a job's ``seen`` says that rows of it were erased.
-HAS_ERASED = "erased"
 #: How the id of a row begins that was erased; the digest of the id follows.
 ERASED = "erased:"
 _ERASED = re.compile(rf"{ERASED}[0-9a-f]{{64}}")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_batch_llm import read_results
-from airflow_batch_llm.core.erase import erase, erased_id
+from airflow_batch_llm.core.erase import erase
+from airflow_batch_llm.core.erase_lists import erased_id
 from airflow_batch_llm.core.model import JobState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.reuse import Reuse

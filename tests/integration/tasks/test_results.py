@@ -45,6 +45,12 @@ def judged_dag(dag_id: str, **source: Any) -> DAG:
         first = one_task("answer", TICKETS, "{{ row.body }}", carry=["team"], max_dead_letter_ratio=1)
         judge = ResultsSource(first.output, **source)
         one_task("judge", judge, "{{ row.output }} of {{ row.id }} {{ row.team }}{{ row.verdict }}")
+
+        @task
+        def count(told: dict[str, Any]) -> list[int]:
+            return [len(list(read_results(told, dead=dead))) for dead in (False, True)]
+
+        count(first.output)
     return dag
 
 
@@ -59,6 +65,7 @@ def test_a_judge_pass_runs_after_the_job_and_sees_answers_key_and_carried_column
     judged = {row["custom_id"]: row for row in read_results(runs.xcom(run, "judge"))}
     answered = {row["custom_id"]: row for row in read_results(runs.xcom(run, "answer"), dead=True)}
     assert sorted(judged) == sorted(answered) == [str(n) for n in range(1, 7)]
+    assert runs.xcom(run, "count") == [5, 6], "a task reads them, too"
     by_names = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": "answer"}
     assert len(list(read_results(**by_names))) == 5
     assert judged["1"]["output"].endswith(f"{answered['1']['output']} of 1 greenok")
