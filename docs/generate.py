@@ -37,9 +37,6 @@ PARAMETER_MEANINGS: dict[tuple[str, str], str] = {
     ("batch_llm_group", "output_schema"): (
         'pydantic class, `"module:Class"` or JSON schema that answers must fit. None: free text'
     ),
-    ("batch_llm_group", "job_key"): (
-        "names the job in place of the submitting task's id and map index, where those may change"
-    ),
 }
 
 #: Where the meaning of a parameter that a class only passes on stands.

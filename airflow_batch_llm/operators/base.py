@@ -88,7 +88,7 @@ class BatchLLMJobOperator(BaseOperator):
     """Base of the tasks of one job. Each of them can defer and derives the job's key by itself.
 
     :param submit_task_id: task id of the submitting task (with its group's prefix).
-    :param llm_conn_id: connection of type ``batch_llm`` or ``openai``.
+    :param llm_conn_id: connection of type ``batch_llm`` or ``openai``. Templated.
     :param job_key: names the job in place of ``submit_task_id``, where names of tasks or groups may change.
         Of a mapped task: a fixed one leaves the map index part of the key; one that is given for each map
         index (mapped, templated, or the result of a task) names the job alone, so that the order may change.
@@ -110,10 +110,11 @@ class BatchLLMJobOperator(BaseOperator):
     :param on_deadline: what is done once that time is over. ``"collect"``: batches that run are cancelled,
         what they answered lands, and every row without an answer becomes a dead letter. ``"fail"``: nothing
         is cancelled and nothing more is sent; the job halts until it is cleared or resumed with more time.
+        Templated.
     :param deferrable: wait in the triggerer (default); False waits in the worker, with the same verdicts.
     :param cancel_on_kill: cancel the batches when a person ends the waiting task by hand.
     :param poll_interval: first pause between two looks, seconds; None for ``[batch_llm] poll_interval_min``.
-    :param retries: Airflow's, with another default.
+    :param retries: Airflow's, with another default; ``default_args`` go before it.
     :raises AirflowFailException: what cannot get better by trying again (see ``exceptions.py``).
     """
 

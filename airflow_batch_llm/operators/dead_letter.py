@@ -29,7 +29,7 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
 
     :param max_dead_letter_ratio: share of open dead letters (of all rows) above which the task fails.
         The default 0 makes any dead row red, after everything else has been published. A person who
-        accepts the job (``batch-llm accept``) makes it green all the same.
+        accepts the job (``batch-llm accept``) makes it green all the same. Templated.
     :raises AirflowFailException: too many dead letters, no row answered at all, or the job is halted.
     """
 
