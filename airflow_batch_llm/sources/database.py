@@ -146,11 +146,19 @@ def tuple_cursor(connection: Any, *, stream: bool = False) -> Iterator[Any]:
         # Closing what a lost connection left can fail as well, with an error that says less.
         with suppress(Exception):
             cursor.close()
+        _forget_rest(cursor)
         raise
     except BaseException:
         cursor.close()
         raise
     cursor.close()
+
+
+def _forget_rest(cursor: Any) -> None:
+    """Let a result of PyMySQL go whose connection is gone: it would ask for its rest when it is collected."""
+    result = getattr(cursor, "_result", None)
+    if getattr(result, "unbuffered_active", False):
+        result.unbuffered_active = False
 
 
 def _sqlite_text(data: bytes) -> str:

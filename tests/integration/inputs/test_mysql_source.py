@@ -85,9 +85,7 @@ def test_a_syntax_error_quotes_no_value() -> None:
     assert "secret-word" not in str(caught.value)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # PyMySQL's own, on its way out
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_large_result_is_streamed_and_a_connection_that_breaks_off_is_tried_again(database: URL) -> None:
     reading = _drafts("SELECT seq AS id, REPEAT('x', 100000) AS body FROM seq_1_to_2000")
     next(reading)
