@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,12 @@ from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import LetterState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Until
+from airflow_batch_llm.exceptions import CustomIdError
+from airflow_batch_llm.prompts import RowPrompt
 from airflow_batch_llm.schemas import answer_schema
 from airflow_batch_llm.sinks import SqlSink
+from airflow_batch_llm.sources import FileSource
+from airflow_batch_llm.sources.base import RowOptions
 from tests.integration.engine.conftest import bench, ledger, running_server, server
 from tests.integration.inputs.sink_rows import sink_of
 from tests.job_bench import Bench
@@ -121,3 +126,46 @@ def test_a_partition_is_replaced_once_every_row_has_an_answer(
         ("t-1", "later", "2026-01-01"),
         ("t-5", "later", "2026-01-01"),
     ]
+
+
+def test_rows_of_several_files_are_answered_under_their_keys_and_go_out_redacted(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for part, ids in enumerate(([1, 2], [3])):
+        texts = [f"ticket {n} of Ada Lovelace." for n in ids]
+        table = pa.table({"id": ids, "lang": ["de"] * len(ids), "body": texts})
+        parquet.write_table(table, tmp_path / f"part-{part}.parquet")
+    source = FileSource(f"{tmp_path}/part-*.parquet", key="id").resolve({})
+    options = RowOptions(
+        carry=("lang",),
+        samples=2,
+        redact=lambda row: {**row, "body": row["body"].replace("Ada Lovelace", "***")},
+    )
+    prompt = RowPrompt("{{ row.body }}").resolve({})
+
+    job = bench(drafts=lambda: source.drafts(prompt, options))
+    job.run()
+
+    answers = {answer.custom_id: answer for answer in job.answers()}
+    assert sorted(answers) == [f"[{n},{sample}]" for n in (1, 2, 3) for sample in (1, 2)]
+    assert answers["[3,2]"].key == {"id": 3, "sample": 2}
+    assert {tuple(answer.carry.items()) for answer in answers.values()} == {(("lang", "de"),)}
+    written = b"".join(path.read_bytes() for path in job.folder.rglob("*") if path.is_file())
+    assert b"***" in written and b"Lovelace" not in written
+
+
+def test_a_repeated_id_is_told_with_file_and_row(bench: Callable[..., Bench], tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,body\nt-1,x\nt-2,y\n")
+    (tmp_path / "b.csv").write_text("id,body\nt-3,x\nt-2,y\n")
+    source = FileSource(f"{tmp_path}/*.csv", key="id").resolve({})
+    prompt = RowPrompt("{{ row.body }}").resolve({})
+    job = bench(drafts=lambda: source.drafts(prompt))
+    order = replace(job.order(), id_origin=source.id_origin, place_name=source.place_name)
+
+    with pytest.raises(CustomIdError) as caught:
+        job.call(lambda engine: engine.advance(Until.ENDED, order))
+
+    told = f"{tmp_path}/b.csv, line 3: repeats the custom_id of {tmp_path}/a.csv, line 3"
+    assert told in str(caught.value)
+    assert job.creates() == 0
