@@ -93,7 +93,7 @@ def test_the_installed_distribution_offers_the_provider_and_the_command() -> Non
 
 
 #: Extras whose packages the package itself imports, where they are installed.
-_AT_RUN_TIME = ("sqlite", "postgres", "parquet", "local")
+_AT_RUN_TIME = ("sqlite", "postgres", "mysql", "parquet", "pandas", "local")
 
 
 def test_every_package_imported_at_run_time_is_declared(project: dict[str, Any]) -> None:
