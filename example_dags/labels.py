@@ -1,8 +1,12 @@
-"""What ``nightly_ticket_labels`` asks about a ticket. Plain pydantic; importable by tasks and by people."""
+"""What ``nightly_ticket_labels`` and ``few_shot_ticket_kinds`` ask about a ticket.
+
+Plain pydantic; importable by tasks and by people.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,6 +44,14 @@ class Language(StrEnum):
     JAPANESE = "ja"
     SPANISH = "es"
     OTHER = "other"
+
+
+class TicketKind(BaseModel):
+    """The column of table ``ticket_kinds``: one word, which a very small model can choose."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["billing", "problem", "question", "cancellation", "praise"]
 
 
 class TicketLabel(BaseModel):

@@ -15,8 +15,8 @@ Rows that failed for good are never sent again by the machine. When the cause is
 relaxed, a limit raised, a ticket's text corrected at the provider), a person starts this DAG with the
 run whose dead letters are to be tried again, and says why. The decision is kept with each dead letter.
 
-Rows that are answered now are added to that run's results and to `ticket_labels`, and their dead letters
-are marked *resolved*. Rows that fail again are *open* as before. Rows that have an answer are not sent.
+Rows that are answered now are added to that run's results and to its table, and their dead letters are
+marked *resolved*. Rows that fail again are *open* as before. Rows that have an answer are not sent.
 """
 
 with DAG(
@@ -37,6 +37,7 @@ with DAG(
         "task_id": Param(
             "label_tickets.submit", type="string", title="Submitting task", description="group and task id"
         ),
+        "table": Param("ticket_labels", type="string", title="Table", description="where its answers land"),
         "reason": Param(
             "", type="string", minLength=1, title="Reason", description="kept with every dead letter"
         ),
@@ -52,5 +53,5 @@ with DAG(
         target_run_id="{{ params.run_id }}",
         target_task_id="{{ params.task_id }}",
         reason="{{ params.reason }}",
-        sink=SqlSink("warehouse", "ticket_labels", key=["id"], create=True),
+        sink=SqlSink("warehouse", "{{ params.table }}", key=["id"], create=True),
     )

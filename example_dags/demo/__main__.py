@@ -1,9 +1,9 @@
 """``python -m example_dags.demo``: the nightly example from end to end, without any key.
 
-A real Airflow (scheduler, dag-processor, triggerer, api-server) runs ``nightly_ticket_labels`` for the
-night of 2026-01-15 against the local batch server, which is told to fail some rows once and some for
-good. Then the fault is lifted and the dead letters are re-driven. After each the table, and the proof
-that the sums agree. Exit status 0 only if every check holds.
+A real Airflow (scheduler, dag-processor, triggerer, api-server) runs ``nightly_ticket_labels`` (with
+``--model local``: ``few_shot_ticket_kinds``) for the night of 2026-01-15 against the local batch server,
+which is told to fail some rows once and some for good. Then the fault is lifted and the dead letters are
+re-driven. After each the table, and the proof that the sums agree. Exit status 0 only if every check holds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from example_dags.demo.batch_server import BatchServer
 from example_dags.demo.facts import Night, Places, collect
+from example_dags.demo.models import MODELS, DemoModel, agreement
 from example_dags.demo.processes import end_recorded_sessions
 from example_dags.demo.progress import Progress
 from example_dags.demo.report import Check, all_hold, checks, table, xcom_check
@@ -32,16 +33,11 @@ HERE = Path(__file__).parent
 DAGS = HERE.parent
 REPOSITORY = DAGS.parent
 
-DAG_ID = "nightly_ticket_labels"
 REDRIVE_DAG_ID = "redrive_dead_letters"
-SUBMIT_TASK = "label_tickets.submit"
 INTERVAL = (datetime(2026, 1, 15, 2, tzinfo=UTC), datetime(2026, 1, 16, 2, tzinfo=UTC))
 
 #: Marks a folder as ours, to be emptied at the next start.
 MARKER = ".batch-llm-demo"
-
-#: Seconds that one run may take.
-RUN_TIMEOUT = 240.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     folder = fresh_folder(args.dir)
     try:
-        return run_demo(folder, stay=args.ui)
+        return run_demo(folder, MODELS[args.model], stay=args.ui)
     except DagImportFailed as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
@@ -61,6 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m example_dags.demo", description=__doc__.split("\n")[0])
     parser.add_argument("--ui", action="store_true", help="leave Airflow running until Ctrl-C")
+    parser.add_argument(
+        "--model",
+        choices=MODELS,
+        default="simulated",
+        help="who answers; local needs the extra `local` (default: %(default)s)",
+    )
     parser.add_argument(
         "--dir", type=Path, default=Path(".demo"), help="where everything is kept until the next start"
     )
@@ -86,9 +88,10 @@ def fresh_folder(folder: Path) -> Path:
     return folder
 
 
-def run_demo(folder: Path, *, stay: bool) -> int:
+def run_demo(folder: Path, model: DemoModel, *, stay: bool) -> int:
     """Run everything in an empty folder; all processes have ended when this returns.
 
+    :param model: who answers.
     :param stay: leave Airflow running until Ctrl-C.
     """
     progress = Progress()
@@ -96,15 +99,22 @@ def run_demo(folder: Path, *, stay: bool) -> int:
         folder / "warehouse.db", folder / "airflow" / "batch_llm", folder / "server" / "server.db"
     )
     progress.say(f"{load_tickets(places.warehouse)} tickets loaded into table tickets of {places.warehouse}")
-    with BatchServer(folder / "server", scenario=HERE / "scenario.json") as server:
+    server = BatchServer(
+        folder / "server",
+        scenario=HERE / "scenario.json",
+        arguments=model.arguments,
+        start_timeout=model.start_timeout,
+    )
+    with server:
         progress.say(f"local batch server listens on {server.url} and is told to fail some rows")
+        progress.say(f"the model that answers is {server.model()}: {model.about}")
         progress.say("starting Airflow: api-server, scheduler, dag-processor, triggerer")
         with airflow_for(folder, places, server) as stack:
             progress.say(f"Airflow is up: {stack.url} (user {ADMIN}, password {ADMIN_PASSWORD})")
-            found = show_both_runs(stack, server, places, progress)
+            found = show_both_runs(stack, server, places, progress, model)
             status = 0 if all_hold(found) else 1
             if stay:
-                _stay(stack, server)
+                _stay(stack, server, model)
             progress.say("stopping Airflow and the batch server")
     progress.say("all processes have ended; the files stay until the next start")
     print("\nAll checks hold." if status == 0 else "\nSOME CHECKS FAILED, see above.")
@@ -131,42 +141,43 @@ def airflow_for(folder: Path, places: Places, server: BatchServer) -> AirflowSta
 
 
 def show_both_runs(
-    stack: AirflowStack, server: BatchServer, places: Places, progress: Progress
+    stack: AirflowStack, server: BatchServer, places: Places, progress: Progress, model: DemoModel
 ) -> list[Check]:
     """Run the night and then the re-drive, print a table after each, and return all checks."""
-    for dag_id in (DAG_ID, REDRIVE_DAG_ID):
+    for dag_id in (model.dag_id, REDRIVE_DAG_ID):
         stack.client.wait_dag(dag_id)
         stack.client.unpause(dag_id)
-    progress.say(f"run {DAG_ID} for {INTERVAL[0]:%Y-%m-%d %H:%M} to {INTERVAL[1]:%Y-%m-%d %H:%M} UTC")
-    run_id = stack.client.trigger_run(DAG_ID, interval=INTERVAL)
-    night = Night(DAG_ID, run_id, *INTERVAL)
-    ran = _finish(stack, server, progress, DAG_ID, run_id)
-    found = _show("After the night", places, night, ran)
+    progress.say(f"run {model.dag_id} for {INTERVAL[0]:%Y-%m-%d %H:%M} to {INTERVAL[1]:%Y-%m-%d %H:%M} UTC")
+    run_id = stack.client.trigger_run(model.dag_id, interval=INTERVAL)
+    night = Night(model.dag_id, run_id, *INTERVAL, table=model.table)
+    ran = _finish(stack, server, progress, model.dag_id, run_id, model.run_timeout)
+    found = _show("After the night", places, night, model, ran)
 
     server.put_scenario({})
     progress.say(f"the fault is lifted; a person starts {REDRIVE_DAG_ID}")
     redrive_id = stack.client.trigger_run(
         REDRIVE_DAG_ID,
         conf={
-            "dag_id": DAG_ID,
+            "dag_id": model.dag_id,
             "run_id": run_id,
-            "task_id": SUBMIT_TASK,
+            "task_id": model.submit_task,
+            "table": model.table,
             "reason": "demo: the provider's fault is mended",
         },
     )
-    ran = _finish(stack, server, progress, REDRIVE_DAG_ID, redrive_id)
-    sizes = {**_xcom_sizes(stack, DAG_ID, run_id), **_xcom_sizes(stack, REDRIVE_DAG_ID, redrive_id)}
-    found += _show("After the re-drive", places, night, [*ran, xcom_check(sizes)])
+    ran = _finish(stack, server, progress, REDRIVE_DAG_ID, redrive_id, model.run_timeout)
+    sizes = {**_xcom_sizes(stack, model.dag_id, run_id), **_xcom_sizes(stack, REDRIVE_DAG_ID, redrive_id)}
+    found += _show("After the re-drive", places, night, model, [*ran, xcom_check(sizes)])
     return found
 
 
 def _finish(
-    stack: AirflowStack, server: BatchServer, progress: Progress, dag_id: str, run_id: str
+    stack: AirflowStack, server: BatchServer, progress: Progress, dag_id: str, run_id: str, timeout: float
 ) -> list[Check]:
     state = stack.client.wait_run(
         dag_id,
         run_id,
-        RUN_TIMEOUT,
+        timeout,
         on_look=lambda run: progress.watch(stack.client, server, dag_id, run_id),
     )
     tasks = stack.client.task_instances(dag_id, run_id)
@@ -182,16 +193,19 @@ def _finish(
     return found
 
 
-def _show(title: str, places: Places, night: Night, ran: list[Check]) -> list[Check]:
+def _show(title: str, places: Places, night: Night, model: DemoModel, ran: list[Check]) -> list[Check]:
     try:
         facts = collect(places, night)
+        same = agreement(places.warehouse) if model.table == "ticket_kinds" else None
     except (LookupError, OSError, sqlite3.OperationalError) as error:
         found = [*ran, Check("the rows of the night can be read", False, str(error))]
         print("\n".join(map(str, found)), flush=True)
         return found
     found = [*checks(facts), *ran]
-    print(f"\n{title} (answers come from the local server's simulated model and mean nothing)\n")
+    print(f"\n{title} (the model that answered is {model.name}: {model.about})\n")
     print(table(facts, places))
+    if same is not None:
+        print(f"kinds that agree with a person's: {same}")
     print("\nCounted from rows:\n" + "\n".join(map(str, found)) + "\n", flush=True)
     return found
 
@@ -204,9 +218,9 @@ def _xcom_sizes(stack: AirflowStack, dag_id: str, run_id: str) -> dict[str, int]
     return sizes
 
 
-def _stay(stack: AirflowStack, server: BatchServer) -> None:
+def _stay(stack: AirflowStack, server: BatchServer, model: DemoModel) -> None:
     print(
-        f"Airflow:      {stack.url}/dags/{DAG_ID}\n"
+        f"Airflow:      {stack.url}/dags/{model.dag_id}\n"
         f"login:        user {ADMIN}, password {ADMIN_PASSWORD}\n"
         f"batch server: {server.url}/v1\n"
         "Ctrl-C ends everything.",

@@ -24,10 +24,16 @@ class BatchServer:
     :param folder: where it keeps its state; a restart in the same folder goes on where it was.
     :param scenario: file that says how it misbehaves, None for not at all.
     :param arguments: more arguments of the command.
+    :param start_timeout: seconds that it may take to start.
     """
 
     def __init__(
-        self, folder: Path, *, scenario: Path | None = None, arguments: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        *,
+        scenario: Path | None = None,
+        arguments: tuple[str, ...] = (),
+        start_timeout: float = 30.0,
     ) -> None:
         self.folder = folder.resolve()
         self.port = free_port()
@@ -38,6 +44,7 @@ class BatchServer:
             base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, timeout=30.0
         )
         self._sessions = self.folder / "sessions.json"
+        self._start_timeout = start_timeout
         self.process: Component | None = None
 
     @property
@@ -64,10 +71,9 @@ class BatchServer:
     ) -> None:
         self.stop()
 
-    def start(self, timeout: float = 30.0) -> BatchServer:
+    def start(self) -> BatchServer:
         """Start it and wait until it answers.
 
-        :param timeout: seconds.
         :raises RuntimeError: it ended or did not answer in time; the message holds the end of its log.
         """
         argv = [sys.executable, "-m", "airflow_batch_llm.server", "--port", str(self.port)]
@@ -75,7 +81,7 @@ class BatchServer:
         end_recorded_sessions(self._sessions)
         self.process = Component("batch-server", argv, os.environ, self.folder / "server.log").start()
         record_sessions(self._sessions, [self.process])
-        give_up = time.monotonic() + timeout
+        give_up = time.monotonic() + self._start_timeout
         while not self._answers():
             if not self.process.running or time.monotonic() > give_up:
                 tail = self.process.log_tail()
@@ -109,6 +115,11 @@ class BatchServer:
         """Return its batches as OpenAI's list call shows them, newest first, 100 at most."""
         answer = self._http.get("/v1/batches", params={"limit": 100}).raise_for_status()
         return list(answer.json()["data"])
+
+    def model(self) -> str:
+        """Return the name of the model that answers, as the server's own list has it."""
+        answer = self._http.get("/v1/models").raise_for_status()
+        return str(answer.json()["data"][0]["id"])
 
     def _answers(self) -> bool:
         try:

@@ -43,12 +43,13 @@ class Places:
 
 @dataclass(frozen=True)
 class Night:
-    """One run of the nightly DAG."""
+    """One run of the nightly DAG. ``table`` is where its answers land."""
 
     dag_id: str
     run_id: str
     start: datetime
     end: datetime
+    table: str = "ticket_labels"
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class Facts:
     batches: tuple[BatchFacts, ...]
     sent: tuple[Sent, ...]
     results: Path
+    table: str = "ticket_labels"
 
     @property
     def unresolved(self) -> tuple[Dead, ...]:
@@ -143,20 +145,18 @@ def collect(places: Places, night: Night) -> Facts:
     interval = (night.start.isoformat(), night.end.isoformat())
     return Facts(
         tickets=tuple(_column(places.warehouse, _TICKETS, interval)),
-        landed=tuple(_column(places.warehouse, _LANDED, interval)),
+        landed=tuple(_column(places.warehouse, _LANDED.format(table=night.table), interval)),
         answers=answers,
         dead=_dead(places.ledger, job_id),
         batches=batches,
         sent=_sent(places.server, [batch.provider_batch_id for batch in batches]),
         results=results,
+        table=night.table,
     )
 
 
 _TICKETS = "SELECT id FROM tickets WHERE updated_at >= ? AND updated_at < ?"
-_LANDED = (
-    "SELECT ticket_labels.id FROM ticket_labels JOIN tickets USING (id)"
-    " WHERE updated_at >= ? AND updated_at < ?"
-)
+_LANDED = "SELECT {table}.id FROM {table} JOIN tickets USING (id) WHERE updated_at >= ? AND updated_at < ?"
 
 
 def rows(database: Path, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

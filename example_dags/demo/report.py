@@ -42,7 +42,7 @@ def table(facts: Facts, places: Places) -> str:
         ("tokens paid (input / output)", f"{paid_in:,} / {paid_out:,}"),
         ("results", _shown(facts.results)),
         ("dead letters are in", f"{_shown(places.ledger)}, table batch_llm_dead_letter"),
-        ("labels are in", f"{_shown(places.warehouse)}, table ticket_labels"),
+        ("labels are in", f"{_shown(places.warehouse)}, table {facts.table}"),
     ]
     width = max(len(name) for name, _ in lines)
     rule = "-" * (width + 34)
@@ -66,7 +66,7 @@ def checks(facts: Facts) -> list[Check]:
             f"{len((answers + dead) - tickets)} foreign",
         ),
         Check(
-            "table ticket_labels holds exactly the answered tickets",
+            f"table {facts.table} holds exactly the answered tickets",
             Counter(facts.landed) == answers,
             f"{len(facts.landed)} rows, {answers.total()} answers",
         ),

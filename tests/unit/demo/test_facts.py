@@ -11,10 +11,11 @@ import pytest
 
 from airflow_batch_llm.server.database import Database
 from airflow_batch_llm.storage import schema
-from example_dags.demo.__main__ import DAG_ID, INTERVAL
+from example_dags.demo.__main__ import INTERVAL
 from example_dags.demo.facts import Night, Places, collect
 from example_dags.demo.warehouse import load_tickets
 
+DAG_ID = "nightly_ticket_labels"
 NIGHT = Night(DAG_ID, "manual__1", *INTERVAL)
 
 

@@ -81,7 +81,7 @@ def test_a_dag_that_is_not_there_although_all_files_import_is_waited_for() -> No
 def test_the_demo_ends_with_the_import_error_and_no_traceback_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run_demo(folder: Path, *, stay: bool) -> int:
+    def run_demo(folder: Path, model: object, *, stay: bool) -> int:
         raise DagImportFailed("nightly", {BROKEN["filename"]: BROKEN["stack_trace"]})
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
