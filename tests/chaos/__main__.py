@@ -34,10 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 class _Run:
     def __init__(self, args: argparse.Namespace) -> None:
-        self._seed, self._jobs, self._mutant = args.seed, args.jobs, args.mutant
+        self._seed, self._jobs, self._mutant, self._reuse = args.seed, args.jobs, args.mutant, args.reuse
         self._schedules, self._directed = args.schedules, not args.no_directed
         kinds = list(LEDGERS) if args.ledger == "all" else [args.ledger]
-        self._faults = {kind: list(catalogue(LEDGERS[kind].outages)) for kind in kinds}
+        self._faults = {kind: list(catalogue(LEDGERS[kind].outages, reuse=self._reuse)) for kind in kinds}
         self._reports = {kind: Report() for kind in kinds}
         self._total = Report()
         self._began = time.monotonic()
@@ -81,9 +81,8 @@ class _Run:
 
     def replay(self, name: str) -> int:
         """Play one schedule and tell its whole story."""
-        for outcome in play_all(
-            self._seed, [Order(kind, name) for kind in self._faults], jobs=1, mutant=self._mutant
-        ):
+        orders = [Order(kind, name) for kind in self._faults]
+        for outcome in play_all(self._seed, orders, jobs=1, mutant=self._mutant, reuse=self._reuse):
             self._total.add(outcome)
             print(f"{outcome.ledger} schedule {outcome.name}, {outcome.seconds:.1f} s")
             print("\n".join(f"    {line}" for line in [*outcome.story, outcome.unfinished]))
@@ -93,7 +92,7 @@ class _Run:
 
     def _play(self, orders: Iterable[Order], *, quiet: bool = False) -> None:
         orders = list(orders)
-        outcomes = play_all(self._seed, orders, jobs=self._jobs, mutant=self._mutant)
+        outcomes = play_all(self._seed, orders, jobs=self._jobs, mutant=self._mutant, reuse=self._reuse)
         for done, outcome in enumerate(outcomes, start=1):
             self._total.add(outcome)
             self._reports[outcome.ledger].add(outcome)
@@ -131,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=4, help="worker processes (default: %(default)s)")
     parser.add_argument("--schedule", help="play this one only, and tell its story")
     parser.add_argument("--mutant", choices=list(MUTANTS), help="play with an engine that is wrong")
+    parser.add_argument("--reuse", action="store_true", help="jobs have reuse")
     parser.add_argument(
         "--no-directed", action="store_true", help="no directed schedules for faults with few hits"
     )

@@ -30,7 +30,7 @@ _READS = frozenset(
     (
         *("engine", "schema", "namespace", "namespace_made_at", "now", "get_job", "jobs", "batches"),
         *("get_batch", "dead_letters", "find_dead_letters", "count_dead_letters", "events"),
-        *("holds", "get_hold"),
+        *("holds", "get_hold", "find_answers"),
     )
 )
 _CALLS = frozenset(

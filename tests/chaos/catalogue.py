@@ -113,7 +113,11 @@ def _nth(rng: random.Random, point: str) -> int:
     often = _OFTEN.get(point.partition(".")[0])
     if point in OWN_POINTS and often is not None:
         return rng.randint(1, often)
-    return rng.choice((1, 1, 1, 2)) if not point.startswith(("stage", "rejudge", "settle", "sink")) else 1
+    return (
+        rng.choice((1, 1, 1, 2))
+        if not point.startswith(("stage", "rejudge", "reuse", "settle", "sink"))
+        else 1
+    )
 
 
 def _outage(plan: Plan, rng: random.Random, *, what: str) -> None:
@@ -215,9 +219,13 @@ def _set(plan: Plan, rng: random.Random, *, name: str, value: object) -> None:
     setattr(plan, name, value)
 
 
-def catalogue(ledger_outages: tuple[str, ...]) -> dict[str, Shape]:
-    """Return every fault by name, for a ledger with these outages."""
-    engine = tuple(fault_points())
+def catalogue(ledger_outages: tuple[str, ...], *, reuse: bool = False) -> dict[str, Shape]:
+    """Return every fault by name, for a ledger with these outages.
+
+    :param reuse: jobs have ``reuse`` (in the job only: here no job asks what another has asked).
+    """
+    points = (point for point in fault_points() if not point.startswith("reuse."))
+    engine = (*points, *(("reuse.before_recorded",) if reuse else ()))
     found: dict[str, Shape] = {f"kill {point}": partial(_kill, point=point) for point in engine + OWN_POINTS}
     elsewhere = tuple(point for point in engine if point not in (*LEASED_POINTS, "submit.after_duplicate"))
     found["suspended past its lease"] = partial(_suspend, points=LEASED_POINTS, past_lease=True)

@@ -38,15 +38,17 @@ class Outcome:
         return not (found.rows_lost or found.landed_twice or found.paid_twice or self.unfinished)
 
 
-def play(seed: int, name: str, ledgers: Ledgers, folder: Path, *, mutant: str | None = None) -> Outcome:
+def play(
+    seed: int, name: str, ledgers: Ledgers, folder: Path, *, mutant: str | None = None, reuse: bool = False
+) -> Outcome:
     """Play one schedule in a fresh world of its own."""
     began = time.monotonic()
-    plan = draw(seed, ledgers.kind, name, catalogue(ledgers.outages))
+    plan = draw(seed, ledgers.kind, name, catalogue(ledgers.outages, reuse=reuse))
     folder = folder / "schedule"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with QuickServer(folder / "server") as server:
-        stage = Stage(server, ledgers.new(), folder, mutant)
+        stage = Stage(server, ledgers.new(), folder, mutant, reuse)
         director = Director(plan, stage, ledgers)
         findings, unfinished = Findings(), ""
         try:

@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_batch_llm.core.engine import Engine, redrive_under_way
 from airflow_batch_llm.core.model import JobState
+from airflow_batch_llm.core.reuse import Reuse
 from airflow_batch_llm.core.spec import OnDeadline, Progress, Settings, Until
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.exceptions import BatchLLMError, ProviderError
@@ -36,12 +37,14 @@ class Stage:
     """Where all processes of a schedule work.
 
     :param folder: holds the workspace and the table of answers.
+    :param reuse: rows with the same request are sent once, and what is paid for is noted for later jobs.
     """
 
     server: LocalServer
     ledger: SqlLedger
     folder: Path
     mutant: str | None = None
+    reuse: bool = False
 
     @property
     def landing(self) -> Path:
@@ -87,6 +90,7 @@ def bench_of(stage: Stage, job: JobRun, reading: Reading, fault: Callable[[str],
         },
         fault=fault,
         sink=ChaosSink(stage.landing, fault),
+        reuse=Reuse("job") if stage.reuse else None,
     )
 
 

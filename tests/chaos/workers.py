@@ -33,11 +33,12 @@ class Order:
 
 
 def play_all(
-    seed: int, orders: Iterable[Order], *, jobs: int, mutant: str | None = None
+    seed: int, orders: Iterable[Order], *, jobs: int, mutant: str | None = None, reuse: bool = False
 ) -> Iterator[Outcome]:
     """Play the schedules and yield what came of them, in the order in which they end.
 
     :param jobs: worker processes for each kind of ledger.
+    :param reuse: jobs have ``reuse``.
     """
     by_ledger: dict[str, list[str]] = {}
     for order in orders:
@@ -48,7 +49,7 @@ def play_all(
     for ledger, names in _shares(by_ledger, jobs):
         here, there = context.Pipe(duplex=False)
         # Not a daemon: those must not have children.
-        worker = context.Process(target=_work, args=(seed, ledger, names, mutant, there))
+        worker = context.Process(target=_work, args=(seed, ledger, names, mutant, reuse, there))
         worker.start()
         there.close()
         workers[here] = worker
@@ -98,7 +99,9 @@ def _warm_up(ledgers: Ledgers, folder: Path) -> None:
         bench.clear(rerun=Rerun.FAILED).run()
 
 
-def _work(seed: int, ledger: str, names: list[str], mutant: str | None, told: Connection) -> None:
+def _work(
+    seed: int, ledger: str, names: list[str], mutant: str | None, reuse: bool, told: Connection
+) -> None:
     # Told to end, or left alone, a worker takes its database server along.
     end_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -111,7 +114,7 @@ def _work(seed: int, ledger: str, names: list[str], mutant: str | None, told: Co
         with open_ledgers(ledger, folder) as ledgers:
             _warm_up(ledgers, folder)
             for name in names:
-                told.send(play(seed, name, ledgers, folder, mutant=mutant))
+                told.send(play(seed, name, ledgers, folder, mutant=mutant, reuse=reuse))
     except KeyboardInterrupt:
         pass  # told to end
     finally:
