@@ -66,9 +66,17 @@ def test_the_seed_decides_everything_about_a_schedule(ledger: str) -> None:
     assert draw(7, ledger, "17", faults) != draw(8, ledger, "17", faults)
 
 
+#: Met only where another job has asked the same; killed at in ``engine/test_reuse_kills.py``.
+ELSEWHERE = {"reuse.looked_up", "reuse.source_read"}
+
+
+@pytest.mark.parametrize("reuse", [False, True])
 @pytest.mark.parametrize("ledger", OUTAGES)
-def test_every_fault_leads_some_schedule_and_every_point_of_the_engine_is_killed_at(ledger: str) -> None:
-    faults = catalogue(OUTAGES[ledger])
-    assert {f"kill {point}" for point in fault_points()} <= set(faults)
+def test_every_fault_leads_some_schedule_and_every_point_of_the_engine_is_killed_at(
+    ledger: str, reuse: bool
+) -> None:
+    faults = catalogue(OUTAGES[ledger], reuse=reuse)
+    missing = {f"kill {point}" for point in set(fault_points()) - ELSEWHERE} - set(faults)
+    assert missing == (set() if reuse else {"kill reuse.before_recorded"})
     leads = {draw(SEED, ledger, str(number), faults).lead for number in range(len(faults))}
     assert leads == set(faults)
