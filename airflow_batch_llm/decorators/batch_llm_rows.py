@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow.sdk import Asset
 from airflow.sdk.bases.decorator import (
     DecoratedOperator,
     KeywordParameters,
@@ -131,7 +132,8 @@ def batch_llm_rows_task(python_callable: Callable[..., Any] | None = None, **kwa
 def _shown(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= _SHOWN else f"<text of {len(value)} characters>"
-    if value is None or isinstance(value, (int, float, bool)):
+    # Airflow itself looks for assets among the arguments.
+    if value is None or isinstance(value, (int, float, bool, Asset)):
         return value
     size = f" of {len(value)}" if hasattr(value, "__len__") else ""
     return f"<{type(value).__name__}{size}>"

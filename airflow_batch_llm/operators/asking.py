@@ -80,12 +80,7 @@ class Asking:
         """
         if declared is None:
             return None
-        told: dict[str, Any] = {}
-        if self.endpoint != CHAT:
-            told["endpoint"] = self.endpoint
-        if self.carry:
-            told["carry"] = self.carry
-        return declared.resolve(context, schema, source_key, **told)
+        return declared.resolve(context, schema, source_key, endpoint=self.endpoint, carry=self.carry)
 
 
 def further_formats(formats: Sequence[str], schema: AnswerSchema | None) -> tuple[ResultsFormat, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,54 +33,19 @@ from airflow_batch_llm.import_paths import callable_path
 from airflow_batch_llm.operators.arguments import check_schema, check_text, check_types, chosen, is_pending
 from airflow_batch_llm.operators.asking import RESULTS_FORMATS, Asking, further_formats
 from airflow_batch_llm.operators.mapped import BatchLLMPartial
+from airflow_batch_llm.operators.session import JobSession, OtherBackends, hook_of
 from airflow_batch_llm.triggers.waiting import WaitOrder, wait
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_batch_llm.core.ports import Backend, Ledger, Workspace
-    from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
+    from airflow_batch_llm.core.ports import Ledger, Workspace
     from airflow_batch_llm.sinks.sql import SqlSink
 
 #: Airflow's ``retries`` of our tasks, where neither they nor ``default_args`` say otherwise.
 RETRIES = 3
 #: Airflow's own time-out of a defer lies this far behind the job's, seconds.
 _DEFER_MARGIN = 3600.0
-
-
-@dataclass(frozen=True)
-class JobSession:
-    """One task process's view of a job, open for as long as the task runs."""
-
-    engine: Engine
-    ledger: Ledger
-    hook: BatchLLMHook
-    backend: Backend
-    others: OtherBackends
-
-    @property
-    def tools(self) -> Tools:
-        """The engine's tools."""
-        return self.engine.tools
-
-
-class OtherBackends:
-    """Backends of connections that the task does not name, for batches sent with them earlier."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, Backend] = {}
-
-    def __call__(self, conn_id: str) -> Backend:
-        from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
-
-        if conn_id not in self._open:
-            self._open[conn_id] = BatchLLMHook(conn_id).make_backend()
-        return self._open[conn_id]
-
-    async def aclose(self) -> None:
-        """Close what was opened."""
-        for backend in self._open.values():
-            await backend.aclose()
 
 
 class BatchLLMJobOperator(BaseOperator):
@@ -421,13 +385,6 @@ class BatchLLMJobOperator(BaseOperator):
             timeout=timeout,
         )
         raise AssertionError("defer raises")
-
-
-def hook_of(progress: Progress) -> BatchLLMHook:
-    """Return the hook of the connection that is waited with."""
-    from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
-
-    return BatchLLMHook(progress.conn_id)
 
 
 def raise_for_airflow(error: BatchLLMError) -> NoReturn:

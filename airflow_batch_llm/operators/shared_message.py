@@ -20,6 +20,7 @@ import msgspec
 from airflow_batch_llm.core.files import iter_requests
 from airflow_batch_llm.core.model import DeadLetter, Job, LetterState
 from airflow_batch_llm.core.ports import Ledger
+from airflow_batch_llm.core.shared_requests import SharedRequests
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.exceptions import BatchLLMError
 
@@ -56,9 +57,9 @@ def shared_message(tools: Tools, job: Job) -> tuple[str, int] | None:
     message, number = found
     if not _LEAST_ROWS <= number <= MOST_ROWS:
         return None
-    wanted = _rows_by_path(tools.ledger, job, message)
     veil = Veil(message)
     try:
+        wanted = _requests_by_path(tools, job, message)
         if not _hide_requests(veil, tools, job, wanted):
             return None
     except (BatchLLMError, LookupError, ValueError, OSError, RecursionError):
@@ -237,12 +238,16 @@ def _open_letters(ledger: Ledger, job: Job) -> Iterator[DeadLetter]:
     return ledger.dead_letters(job.job_id, states=[LetterState.OPEN])
 
 
-def _rows_by_path(ledger: Ledger, job: Job, message: str) -> dict[str, set[str]]:
-    """Return the wire ids of the rows that share the message, by the file their request is in."""
+def _requests_by_path(tools: Tools, job: Job, message: str) -> dict[str, set[str]]:
+    """Return the wire ids of the requests that brought the message, by the file they are in."""
     wanted: dict[str, set[str]] = {}
-    for letter in _open_letters(ledger, job):
-        if letter.message == message:
-            wanted.setdefault(letter.request_path, set()).add(letter.wire_id)
+    with tools.new_index() as index:
+        shared = SharedRequests(index)
+        if job.plan_id is not None:
+            shared.add(tools.workspace, tools.root, job.plan_id)
+        for letter in _open_letters(tools.ledger, job):
+            if letter.message == message:
+                wanted.setdefault(letter.request_path, set()).add(shared.of(letter.wire_id))
     return wanted
 
 
