@@ -157,7 +157,7 @@ def tuple_cursor(connection: Any, *, stream: bool = False) -> Iterator[Any]:
 def _forget_rest(cursor: Any) -> None:
     """Let a result of PyMySQL go whose connection is gone: it would ask for its rest when it is collected."""
     result = getattr(cursor, "_result", None)
-    if getattr(result, "unbuffered_active", False):
+    if result is not None and getattr(result, "unbuffered_active", False):
         result.unbuffered_active = False
 
 

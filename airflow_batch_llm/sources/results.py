@@ -55,8 +55,8 @@ class ResultsSource(Source):
         named = (dag_id, run_id, task_id)
         if (ref is None and None in named) or (ref is not None and named != (None, None, None)):
             raise ConfigurationError(
-                "ResultsSource takes a task's output, a job id, or a list of them; or else dag_id, run_id and "
-                "task_id"
+                "ResultsSource takes a task's output, a job id, or a list of them; or else dag_id, run_id "
+                "and task_id"
             )
         if isinstance(ref, (set, frozenset)):
             raise ConfigurationError("ResultsSource: a set has no order; give a list of references")
@@ -185,7 +185,7 @@ def _references(value: Any) -> list[Any]:
     for place, ref in enumerate(refs, 1):
         if not isinstance(ref, (str, Mapping)):
             raise ResultsError(
-                f"reference {place} of {len(refs)} is a {type(ref).__name__}, which names no results; {_WANTED}"
+                f"reference {place} of {len(refs)} is a {type(ref).__name__}, no name of results; {_WANTED}"
             )
     return refs
 
