@@ -78,6 +78,9 @@ class ApiClient:
     ) -> None:
         self.base_url = _checked_url(base_url)
         self.host = self.base_url.host
+        port = f":{self.base_url.port}" if self.base_url.port is not None else ""
+        #: Host, port and path, without what a person may change about the same server.
+        self.address = f"{self.host}{port}{self.base_url.path.rstrip('/')}"
         self._headers = dict(headers)
         self._timeout = httpx.Timeout(timeout, connect=connect_timeout)
         self._connect_timeout = connect_timeout

@@ -62,6 +62,7 @@ class OpenAIBackend:
 
     def __init__(self, dialect: Dialect, client: ApiClient, options: BackendOptions) -> None:
         self.provider = dialect.name
+        self.address = client.address
         self.limits = dialect.limits
         #: Seconds after which a create call is given up; a lease must be longer.
         self.create_timeout = options.create_timeout_seconds

@@ -21,8 +21,10 @@ from airflow_batch_llm.cli.session import open_workspace
 from airflow_batch_llm.cli.target import find_job, open_target
 from airflow_batch_llm.core.files import iter_outcomes, iter_requests
 from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, DeadLetter, Job, Request
-from airflow_batch_llm.core.ports import Ledger, Workspace
+from airflow_batch_llm.core.ports import Ledger, RowIndex, Workspace
 from airflow_batch_llm.core.retention import refuse_purged
+from airflow_batch_llm.core.shared_requests import all_shared_requests
+from airflow_batch_llm.core.spools import Spool
 from airflow_batch_llm.core.tools import chunks
 from airflow_batch_llm.exceptions import WorkspaceError
 from airflow_batch_llm.storage.row_index import DiskRowIndex
@@ -30,8 +32,10 @@ from airflow_batch_llm.storage.row_index import DiskRowIndex
 #: What stands in the file, in this order, then what the last answer began with, and the request.
 FIELDS = ("custom_id", "state", "verdict", "code", "attempts", "exhausted", "wire_id")
 TEXT, REQUEST = "text", "request"
-#: Place in the index of letters that are still to be written.
-_WANTED = 0
+#: A request that letters name, before and after it was met.
+_WANTED, _FOUND = 0, 1
+#: Names the request beside the facts of its letter, as long as they wait for it.
+_OF = "of"
 
 
 def add_export(actions: Any) -> None:
@@ -83,38 +87,56 @@ def lines_of(
     :raises WorkspaceError: a request is not in the workspace, or not what the ledger says.
     """
     root = workspace.job_root(job.key)
-    with DiskRowIndex() as index:
+    with DiskRowIndex() as index, DiskRowIndex() as others, Spool() as facts, Spool() as requests:
+        shared = all_shared_requests(workspace, root, job, others)
         paths: dict[str, int] = {}
-        expected = found = 0
         for chunk in chunks(letters, 1000):
+            wanted = []
             for letter in chunk:
                 if not letter.request_path:
                     yield {**_facts(letter), TEXT: "", REQUEST: None}
-            stored = [letter for letter in chunk if letter.request_path]
-            expected += len(stored)
-            index.put(
-                [
-                    (
-                        letter.wire_id,
-                        _WANTED,
-                        paths.setdefault(letter.request_path, len(paths)),
-                        msgspec.json.encode(_facts(letter)),
-                    )
-                    for letter in stored
-                ],
-                unless_a=-1,
-            )
+                    continue
+                place = paths.setdefault(letter.request_path, len(paths))
+                request = f"{place} {shared.of(letter.wire_id)}"
+                facts.add(_json_line({_OF: request, **_facts(letter)}))
+                wanted.append((request, _WANTED, 0, None))
+            index.put(wanted, unless_a=-1)
         for batch in ledger.batches(job.job_id):
-            if batch.path not in paths or batch.kind is BatchKind.DUPLICATE:
-                continue
-            for request, text in _with_words(workspace, root, batch):
-                letter_found = index.get(request.wire_id)
-                if letter_found is not None and letter_found[:2] == (_WANTED, paths[batch.path]):
-                    found += 1
-                    facts = msgspec.json.decode(letter_found[2] or b"{}")
-                    yield {**facts, TEXT: text, REQUEST: request.body}
-    if found != expected:
-        raise WorkspaceError(f"the requests of {expected - found} dead letters are not in the workspace")
+            if batch.path in paths and batch.kind is not BatchKind.DUPLICATE:
+                _keep_requests(workspace, root, batch, paths[batch.path], index, requests)
+        missing = 0
+        for line in facts:
+            told = msgspec.json.decode(line)
+            found = index.get(told.pop(_OF))
+            if found is None or found[0] == _WANTED:
+                missing += 1
+            else:
+                kept = _kept.decode(requests.read(found[1]))
+                yield {**told, TEXT: kept.text, REQUEST: kept.request}
+    if missing:
+        raise WorkspaceError(f"the requests of {missing} dead letters are not in the workspace")
+
+
+class _Kept(msgspec.Struct):
+    """A request of a letter, with what stands beside its outcome."""
+
+    text: str
+    request: msgspec.Raw
+
+
+_kept = msgspec.json.Decoder(_Kept)
+
+
+def _keep_requests(
+    workspace: Workspace, root: str, batch: Batch, place: int, index: RowIndex, requests: Spool
+) -> None:
+    """Write down the requests of a batch that letters name: one may be that of several rows."""
+    for request, text in _with_words(workspace, root, batch):
+        key = f"{place} {request.wire_id}"
+        found = index.get(key)
+        if found is not None and found[0] == _WANTED:
+            kept = requests.add(msgspec.json.encode(_Kept(text, request.body)) + b"\n")
+            index.put([(key, _FOUND, kept, None)], unless_a=-1)
 
 
 def _with_words(workspace: Workspace, root: str, batch: Batch) -> Iterator[tuple[Request, str]]:

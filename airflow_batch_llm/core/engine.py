@@ -315,6 +315,8 @@ class Engine:
     async def rejudge(self) -> int:
         """Judge every reconciled batch again if the judge changed; returns how many were.
 
+        Batches from before a fresh revision decide about no row any more, and may have been purged.
+
         :raises JobPurged: the provider's answers are gone.
         """
         job = self._existing()
@@ -322,7 +324,8 @@ class Engine:
         template = self.tools.template(job)
         judged = 0
         for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.RECONCILED]):
-            judged += rejudge_batch(self.tools, job, batch, template)
+            if batch.revision >= job.floor_revision:
+                judged += rejudge_batch(self.tools, job, batch, template)
         return judged
 
     def redrive(

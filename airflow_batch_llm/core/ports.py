@@ -321,8 +321,8 @@ class Ledger(Protocol):
 
     # -- dead letters ------------------------------------------------------------------------------
     def insert_dead_letters(self, letters: Iterable[DeadLetter]) -> int:
-        """Insert those absent (state ``open``). One that is there keeps its state; its attempts, usage,
-        verdict, code and message are brought up to date when the given one has more attempts.
+        """Insert those absent (state ``open``). One that is there keeps its state; what its last attempt
+        tells is brought up to date when the given one's is of a later revision or round.
         Returns how many were new. Streams: takes any number of letters in chunks."""
         ...
 
@@ -543,6 +543,8 @@ class Backend(Protocol):
     """
 
     provider: str
+    #: Which server it speaks to: host, port and path, no credentials. Two servers may call a model the same.
+    address: str
     limits: Limits
     #: Seconds after which a create call is given up; a lease is longer.
     create_timeout: float

@@ -59,6 +59,8 @@ def publish(tools: Tools, job: Job, batches: list[Batch], index: RowIndex) -> Pu
         wires = set(index.keys(a=Fate.ANSWERED, b=number))
         ridden = _ridden(index, number)
         if not wires and not ridden:
+            # Rows may have shared an answer, and been erased since.
+            parts.erased += sum(1 for _ in _riders(index, number))
             continue
         with parts.begin() as part, _batch_answers(tools, batch, wires, ridden, today) as answers:
             for wire_id, asked in answers.asked.items():

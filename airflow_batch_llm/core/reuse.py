@@ -65,12 +65,15 @@ class Reuse:
 class RequestHashes:
     """Derives the hash of each canonical request of a job: what makes two requests the same, in any job.
 
+    :param address: of the provider's server. A connection may be tried with one server and then be given
+        another, which answers to the same model's name.
     :param version: of :class:`Reuse`.
     """
 
-    def __init__(self, provider: str, template: RequestTemplate, version: str) -> None:
+    def __init__(self, provider: str, address: str, template: RequestTemplate, version: str) -> None:
         shared: dict[str, Any] = {
             "provider": provider,
+            "address": address,
             "endpoint": template.endpoint,
             "native": template.native,
             "version": version,

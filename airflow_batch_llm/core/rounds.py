@@ -31,6 +31,7 @@ from airflow_batch_llm.core.plan_files import iter_duplicates, iter_reused_ids
 from airflow_batch_llm.core.ports import RowIndex
 from airflow_batch_llm.core.prior import attempt_of
 from airflow_batch_llm.core.shards import ShardWriter, TooLarge
+from airflow_batch_llm.core.shared_requests import SharedRequests
 from airflow_batch_llm.core.tools import Tools, chunks, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
 
@@ -299,10 +300,11 @@ def redrive(
     :param wanted: which open letters are meant.
     :returns: how many letters the round holds, and the job as pinned; None where there was nothing to send.
     """
-    with tools.new_index() as index, tools.new_index() as sent_for:
+    with tools.new_index() as index, tools.new_index() as others:
+        sent_for = SharedRequests(others)
         paths, chosen = _index_letters(tools, job, wanted, index, sent_for)
         _pass_over_answered(tools, job, index)
-        letters = sorted(wire_id for wire_id in chosen if _is_wanted(index, _sent_for(sent_for, wire_id)))
+        letters = sorted(wire_id for wire_id in chosen if _is_wanted(index, sent_for.of(wire_id)))
         if not letters:
             return 0, None
         requests = sum(1 for _ in index.keys(a=_WANTED))
@@ -329,25 +331,24 @@ def _index_letters(
     job: Job,
     wanted: Callable[[DeadLetter], bool],
     index: RowIndex,
-    sent_for: RowIndex,
+    sent_for: SharedRequests,
 ) -> tuple[dict[str, int], list[str]]:
     """Index the requests of the letters: place, attempts so far. Rows with the same request are sent once.
 
-    :param sent_for: is filled with the rows that share another's request, and whose that is.
+    :param sent_for: where the rows that share another's request come in.
     :returns: request file -> number, and the wire ids of the letters.
     """
     paths: dict[str, int] = {}
     chosen: list[str] = []
     if job.plan_id is not None:
-        duplicates = iter_duplicates(tools.workspace, tools.root, job.plan_id)
-        sent_for.put(((d.wire_id, 0, 0, d.of.encode()) for d in duplicates), unless_a=-1)
+        sent_for.add(tools.workspace, tools.root, job.plan_id)
     for letters in chunks(tools.ledger.dead_letters(job.job_id, states=[LetterState.OPEN])):
         meant = [letter for letter in letters if letter.request_path and wanted(letter)]
         chosen += [letter.wire_id for letter in meant]
         index.put(
             [
                 (
-                    _sent_for(sent_for, letter.wire_id),
+                    sent_for.of(letter.wire_id),
                     _WANTED,
                     paths.setdefault(letter.request_path, len(paths)),
                     msgspec.json.encode(letter.attempts),
@@ -357,12 +358,6 @@ def _index_letters(
             unless_a=-1,
         )
     return paths, chosen
-
-
-def _sent_for(sent_for: RowIndex, wire_id: str) -> str:
-    """Return the wire id of the request that answers a row."""
-    found = sent_for.get(wire_id)
-    return found[2].decode() if found is not None and found[2] is not None else wire_id
 
 
 def _is_wanted(index: RowIndex, wire_id: str) -> bool:

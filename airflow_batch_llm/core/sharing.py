@@ -65,8 +65,9 @@ class Sharing:
         self._bought: dict[str, BoughtAnswer] = {}
         # A clear with "fresh" wants everything anew.
         self._looks_up = not (order.rerun is Rerun.FRESH and job.revision > 1)
+        backend = tools.backend
         self._hashes = (
-            RequestHashes(tools.backend.provider, order.template, self._reuse.version)
+            RequestHashes(backend.provider, backend.address, order.template, self._reuse.version)
             if self._reuse
             else None
         )

@@ -66,7 +66,7 @@ def _with_columns(
     for batch in ledger.batches(job.job_id):
         if not left:
             return
-        if batch.kind is BatchKind.DUPLICATE:
+        if batch.kind is BatchKind.DUPLICATE or batch.revision < job.floor_revision:
             continue
         for request in iter_requests(workspace, root, batch):
             found = index.get(request.wire_id)

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, bindparam, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from airflow_batch_llm.core.model import DeadLetter, LetterState
+from airflow_batch_llm.core.model import Attempt, DeadLetter, LetterState
 from airflow_batch_llm.storage.engine import reading, writing
 from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event, insert_rows, read_clock
 from airflow_batch_llm.storage.records import (
+    attempts_from,
     clean_text,
     custom_id_values,
     json_text,
@@ -43,7 +44,8 @@ class LetterTransitions(LedgerBase):
 
         One that is there keeps its state, actor and reason; what its last attempt tells (attempts,
         usage, verdict, code, message, model, where the request is) is brought up to date when the given
-        one has more attempts.
+        one's last attempt is a later one: of a later revision or round. After a clear with ``fresh`` there
+        may be fewer of them than before.
         """
         new = 0
         for job_id, of_job in groupby(letters, key=attrgetter("job_id")):
@@ -191,7 +193,7 @@ def _insert_chunk(connection: Connection, job_id: str, letters: Sequence[DeadLet
     fullest: dict[str, DeadLetter] = {}
     for letter in letters:
         known = fullest.get(letter.wire_id)
-        if known is None or len(letter.attempts) > len(known.attempts):
+        if known is None or _last(letter.attempts) > _last(known.attempts):
             fullest[letter.wire_id] = letter
     chunk = sorted(fullest.values(), key=attrgetter("wire_id"))
     new = _insert_absent(connection, job_id, [letter_values(letter) for letter in chunk])
@@ -236,23 +238,27 @@ def _update_present(connection: Connection, job_id: str, letters: Sequence[DeadL
     """Bring up to date those whose given attempts are more than the ledger's."""
     t = dead_letter.c
     wire_ids = [letter.wire_id for letter in letters]
-    query = select(t.wire_id, t.attempt_count).where(t.job_id == job_id, t.wire_id.in_(wire_ids))
-    known = {row.wire_id: row.attempt_count for row in connection.execute(query)}
+    query = (
+        select(t.wire_id, t.attempts)
+        .where(t.job_id == job_id, t.wire_id.in_(wire_ids))
+        .order_by(t.wire_id)
+        .with_for_update()
+    )
+    known = {row.wire_id: _last(attempts_from(row.attempts)) for row in connection.execute(query)}
     updated = 0
     for letter in letters:
-        if len(letter.attempts) <= known[letter.wire_id]:
+        if _last(letter.attempts) <= known[letter.wire_id]:
             continue
         changed = connection.execute(
-            _BRING_UP_TO_DATE,
-            {
-                "at_job": job_id,
-                "at_wire": letter.wire_id,
-                "below": len(letter.attempts),
-                **letter_news(letter),
-            },
+            _BRING_UP_TO_DATE, {"at_job": job_id, "at_wire": letter.wire_id, **letter_news(letter)}
         )
         updated += changed.rowcount
     return updated
+
+
+def _last(attempts: Sequence[Attempt]) -> tuple[int, int, int]:
+    """Return revision and round of the last attempt, and how many there are."""
+    return (attempts[-1].revision, attempts[-1].round, len(attempts)) if attempts else (0, 0, 0)
 
 
 _BRING_UP_TO_DATE = (
@@ -260,7 +266,6 @@ _BRING_UP_TO_DATE = (
     .where(
         dead_letter.c.job_id == bindparam("at_job"),
         dead_letter.c.wire_id == bindparam("at_wire"),
-        dead_letter.c.attempt_count < bindparam("below"),
     )
     .values(updated_at=clock())
 )

@@ -111,12 +111,9 @@ def batch_from(row: RowMapping) -> Batch:
 
 def letter_values(letter: DeadLetter) -> dict[str, Any]:
     """Write a new row of ``batch_llm_dead_letter``, without its times."""
-    custom_id, custom_id_as = custom_id_values(letter.custom_id)
     return {
         "job_id": letter.job_id,
         "wire_id": letter.wire_id,
-        "custom_id": custom_id,
-        "custom_id_as": custom_id_as,
         "namespace": letter.key.namespace,
         "dag_id": letter.key.dag_id,
         "run_id": letter.key.run_id,
@@ -133,8 +130,14 @@ def letter_values(letter: DeadLetter) -> dict[str, Any]:
 
 
 def letter_news(letter: DeadLetter) -> dict[str, Any]:
-    """Return the columns that a further attempt brings up to date."""
+    """Return the columns that a further attempt brings up to date.
+
+    The id is one of them: the row may have been erased, and then been asked for anew.
+    """
+    custom_id, custom_id_as = custom_id_values(letter.custom_id)
     return {
+        "custom_id": custom_id,
+        "custom_id_as": custom_id_as,
         "model": letter.model,
         "verdict": letter.verdict.value,
         "code": clean_text(letter.code),
@@ -145,6 +148,11 @@ def letter_news(letter: DeadLetter) -> dict[str, Any]:
         "attempt_count": len(letter.attempts),
         **usage_values(letter.usage),
     }
+
+
+def attempts_from(text: str) -> tuple[Attempt, ...]:
+    """Read the attempts of a letter."""
+    return _attempts.decode(text)
 
 
 def letter_from(row: RowMapping) -> DeadLetter:
@@ -163,7 +171,7 @@ def letter_from(row: RowMapping) -> DeadLetter:
         message=row["message"],
         exhausted=row["exhausted"],
         request_path=row["request_path"],
-        attempts=_attempts.decode(row["attempts"]),
+        attempts=attempts_from(row["attempts"]),
         usage=_usage_from(row),
         state=LetterState(row["state"]),
         actor=row["actor"],

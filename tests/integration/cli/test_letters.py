@@ -14,6 +14,7 @@ import pytest
 from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import JobState, LetterState
 from airflow_batch_llm.core.policy import RowRetry
+from airflow_batch_llm.core.reuse import Reuse
 from airflow_batch_llm.core.spec import Until
 from tests.integration.cli.conftest import SQLITE, Command, printed_json
 from tests.integration.storage.ledgers import letter, new_job
@@ -200,3 +201,20 @@ def test_a_redrive_can_be_waited_for(failed: Bench, command: Command) -> None:
     )  # fmt: skip
     assert command("dead-letters", "redrive", failed.key.job_id, "--all", *WHO)[0] == 6
     failed.assert_accounted()
+
+
+def test_letters_of_rows_with_the_same_request_are_exported_each_with_that_request(
+    bench: Callable[..., Bench], command: Command, tmp_path: Path
+) -> None:
+    job = bench(
+        texts={"r-1": "SECRET number 1.", "r-2": "SECRET number 1.", "r-3": "SECRET number 1."},
+        reuse=Reuse("job"),
+    )
+    job.server.set_scenario({"rows": [BAD]})
+    assert job.run().counts["dead"] == 3
+    out = tmp_path / "letters.jsonl"
+    assert command("dead-letters", "export", job.key.job_id, "--out", str(out))[0] == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted(line["custom_id"] for line in lines) == ["r-1", "r-2", "r-3"]
+    assert {line["request"]["messages"][0]["content"] for line in lines} == {"SECRET number 1."}
+    assert len({line["wire_id"] for line in lines}) == 3
