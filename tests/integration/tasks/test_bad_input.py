@@ -107,6 +107,46 @@ def test_a_sink_key_that_the_source_lacks_is_told_before_money_is_spent(refusal:
     assert "BLLM-060" in message and "'ticket'" in message
 
 
+def test_a_table_with_other_columns_is_told_with_the_statement_that_mends_it(
+    refusal: Any, warehouse: Warehouse
+) -> None:
+    warehouse.execute("CREATE TABLE labels (id INTEGER PRIMARY KEY, tag TEXT)")
+    message = refusal(desk_dag("other_columns", sink=SqlSink("warehouse", "labels", key=["id"])))
+    assert "BLLM-060" in message and "'label'" in message and "ADD COLUMN" in message
+
+
+def test_a_template_that_does_not_compile_is_told_with_its_line(refusal: Any) -> None:
+    message = refusal(desk_dag("broken_template", prompt=RowPrompt("Label:\n{{ row.body | }}")))
+    assert "BLLM-012" in message and "line 2" in message
+
+
+def test_a_schema_that_the_protocol_cannot_express_is_refused_by_name(refusal: Any) -> None:
+    schema = {"type": "array", "items": {"type": "string"}}
+    message = refusal(desk_dag("list_schema", output_schema=schema, sink=None))
+    assert "BLLM-013" in message and "object" in message
+    message = refusal(desk_dag("schema_of_vectors", endpoint="embeddings", max_tokens=None, sink=None))
+    assert "output schema" in message and "embeddings" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("absent.parquet", None), ("text.parquet", b"no Parquet at all")]
+)
+def test_a_file_that_cannot_be_read_is_told_by_its_path(
+    refusal: Any, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    message = refusal(desk_dag(f"unreadable_{path.stem}", source=FileSource(str(path), key="id")))
+    assert "BLLM-011" in message and str(path) in message
+
+
+@pytest.mark.parametrize("argument", ["validate", "redact"])
+def test_a_function_that_cannot_be_imported_is_refused_by_name(refusal: Any, argument: str) -> None:
+    message = refusal(desk_dag(f"no_{argument}", **{argument: "airflow_batch_llm.nowhere:check"}))
+    assert argument in message and "airflow_batch_llm.nowhere" in message
+
+
 def test_a_local_ledger_is_refused_where_workers_may_be_elsewhere(
     refusal: Any, monkeypatch: pytest.MonkeyPatch, warehouse: Warehouse
 ) -> None:
