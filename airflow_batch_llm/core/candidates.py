@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -51,6 +52,7 @@ class Candidates:
         #: Wire id of a row that an answer fits -> number of its source.
         self._fitted = stack.enter_context(tools.new_index())
         self._sources: dict[tuple[str, str], int] = {}
+        self._rejected: Counter[str] = Counter()
 
     def add(self, request: Request, model: str, line: int, bought: BoughtAnswer) -> None:
         """Note a row and where the answer to its request is."""
@@ -80,6 +82,9 @@ class Candidates:
             self._tools.fault("reuse.source_read")
         if lacking := len(self._sources) - len(whole):
             log.info("%d batches of earlier jobs cannot be read any more: their rows are sent", lacking)
+        if self._rejected:
+            told = ", ".join(f"{code} {number}" for code, number in self._rejected.most_common())
+            log.info("answers of earlier jobs that do not pass today, so that their rows are sent: %s", told)
         for line in self._rows:
             candidate = _candidates.decode(line)
             fitted = self._fitted.get(candidate.request.wire_id)
@@ -125,7 +130,9 @@ class Candidates:
             if self._fitted.get(wire_id) is not None:
                 continue
             answer = reused_answer(self._tools, candidate.request, row)
-            if answer is not None:
+            if isinstance(answer, str):
+                self._rejected[answer] += 1
+            else:
                 answer.model = row.model or batch.model
                 answer.job, answer.batch = batch.job_id, batch.batch_id
                 answer.answered_at = candidate.answered_at
@@ -133,12 +140,13 @@ class Candidates:
                 self._fitted.put([(wire_id, number, 0, None)], unless_a=-1)
 
 
-def reused_answer(tools: Tools, request: Request, row: Row) -> Reused | None:
-    """Return what a row says as the answer to another request; None where today's judge rejects it."""
+def reused_answer(tools: Tools, request: Request, row: Row) -> Reused | str:
+    """Return what a row says as the answer to another request; a code where today's judge rejects it."""
     judge = tools.spec.judge
     asked = Asked(request.custom_id, request.key, request.carry)
-    if judge.check(row, asked)[0] is not Verdict.OK:
-        return None
+    verdict, code, _ = judge.check(row, asked)
+    if verdict is not Verdict.OK:
+        return code or verdict.value
     return Reused(
         custom_id=request.custom_id,
         wire_id=request.wire_id,

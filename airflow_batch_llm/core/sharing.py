@@ -172,7 +172,7 @@ class Sharing:
         said = Row(
             row.request.wire_id, Verdict.OK, text=text, output=None if text is not None else answer.output
         )
-        if reused_answer(self._tools, row.request, said) is None:
+        if isinstance(reused_answer(self._tools, row.request, said), str):
             return False
         self._copy(answer, row)
         return True

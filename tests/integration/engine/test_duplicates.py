@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -258,6 +259,18 @@ def test_rows_share_an_answer_that_an_earlier_job_bought(job: Callable[..., Benc
     assert charged(again) == 2
     assert {origins(again)[row] for row in ("r-2", "r-3", "r-7")} <= {"reused", "duplicate"}
     again.assert_accounted()
+
+
+def test_rows_that_share_a_request_which_cannot_be_sent_any_more_are_dead_with_it(
+    job: Callable[..., Bench],
+) -> None:
+    first = job(texts={"x": RED}, reuse=Reuse("task"))
+    first.settle()
+    shutil.rmtree(first.root)
+    one = job(texts=without("b-1", "b-2"), reuse=Reuse("task"), options={"max_bytes": 10})
+    one.settle()
+    assert one.open_letters() == dict.fromkeys(("r-1", "r-2", "r-3"), "request_over_limit")
+    one.assert_accounted(list(without("b-1", "b-2")))
 
 
 def test_an_answer_checked_for_one_row_is_not_that_of_another_where_the_check_looks_at_the_row(
