@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_batch_llm.sinks.cells import iso, moment
 from airflow_batch_llm.sinks.columns import LANDED_AT
 from airflow_batch_llm.sinks.kinds import BOOLEAN, DATE, INTEGER, JSON, NUMBER, TEXT, TIME, VECTOR
 from airflow_batch_llm.sinks.tables import (
     AS_INTEGER,
     AS_OTHER,
     AS_TEXT,
+    AS_TIME,
     Column,
     Table,
     TableFacts,
@@ -36,6 +38,8 @@ class SqliteTable(Table):
         VECTOR: "TEXT",
     }
     marker = "?"
+    #: Points in time are text: only in one form do they order as time does.
+    conversions = {AS_TIME: moment(iso)}
 
     @staticmethod
     def quote(identifier: str) -> str:
@@ -124,4 +128,6 @@ def _category(declared: str) -> str:
     upper = declared.upper()
     if "INT" in upper:
         return AS_INTEGER
+    if "TIME" in upper:  # DATETIME, TIMESTAMP
+        return AS_TIME
     return AS_TEXT if any(word in upper for word in ("CHAR", "CLOB", "TEXT")) else AS_OTHER

@@ -6,7 +6,7 @@ import itertools
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 _TABLES: Mapping[str, type[Table]] = {POSTGRESQL: PostgresTable, SQLITE: SqliteTable, MYSQL: MysqlTable}
 #: Answers that show of what kinds the key and carried columns are.
 _FIRST = 2000
+#: Map indices that are told apart.
+_MOST_INDICES = 4096
 #: Ids that are looked up, and deleted, at a time.
 _IDS = 10_000
 
@@ -185,6 +187,7 @@ class SqlTableSink:
         """
         partition = self._partition(table, plan)
         table.begin_alone(connection, dumps([table.schema, table.name, partition]).decode())
+        self._refuse_shared(table.other_jobs_of_the_run(connection, partition, info), table, info)
         if table.holds_newer(connection, partition, info):
             connection.rollback()
             log.warning(
@@ -198,6 +201,22 @@ class SqlTableSink:
         table.delete_others(connection, partition, info)
         connection.commit()
         return landing.written
+
+    def _refuse_shared(self, others: set[str], table: Table, info: LandingInfo) -> None:
+        """See that no other map index of the task puts its rows in the same place: one of them would stay.
+
+        :raises SinkError: one has.
+        """
+        if info.key.map_index < 0 or not others:
+            return
+        for index in range(_MOST_INDICES):
+            if replace(info.key, map_index=index).job_id in others:
+                raise SinkError(
+                    f"partition {dict(self._layout.constants)} of table {table.quoted} has the answers of "
+                    f"map index {index}, which those of map index {info.key.map_index} would replace: give each "
+                    "map index a partition of its own. Where these are left from another order of what is "
+                    "mapped over, delete them, and give each index a job_key"
+                )
 
     def _rows(
         self, answers: Iterable[Answer], info: LandingInfo, table: Table, plan: Upsert

@@ -215,6 +215,15 @@ class Table(ABC):
         values = (*where.values(), info.job_id, info.revision, info.created_at)
         return bool(rows_of(connection, statement, values))
 
+    def other_jobs_of_the_run(self, connection: Any, where: Mapping[str, Any], info: LandingInfo) -> set[str]:
+        """Return the other jobs of the same DAG run that have rows in a partition."""
+        statement = (
+            f"SELECT DISTINCT {self.id_('_job_id')} FROM {self.bound(self.quoted)} WHERE "
+            f"{self._equal(where)} AND {self.id_('_run_id')} = {self.marker} AND {self.id_('_job_id')} <> {self.marker}"
+        )
+        found = rows_of(connection, statement, (*where.values(), info.key.run_id, info.job_id))
+        return {str(job_id) for (job_id,) in found}
+
     def delete_others(self, connection: Any, where: Mapping[str, Any], info: LandingInfo) -> int:
         """Delete the rows of a partition that this revision of this job did not write."""
         statement = (
@@ -236,8 +245,8 @@ class Table(ABC):
         """Delete what earlier revisions of the job landed for these ids."""
         statement = (
             f"DELETE FROM {self.bound(self.quoted)} WHERE {self.id_('_job_id')} = {self.marker} AND "
-            f"{self.id_('_revision')} < {self.marker} AND {self.id_(CUSTOM_ID)} IN "
-            f"({', '.join([self.marker] * len(ids))})"
+            f"{self.id_('_revision')} < {self.marker} AND {self.by_bytes(self.id_(CUSTOM_ID))} IN "
+            f"({', '.join([self.by_bytes(self.marker)] * len(ids))})"
         )
         return run(connection, statement, (info.job_id, info.revision, *ids))
 

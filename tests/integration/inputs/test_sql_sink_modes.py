@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from airflow_batch_llm.core.drafts import Answer, LandingInfo
+from airflow_batch_llm.core.model import JobKey
 from airflow_batch_llm.exceptions import DatabaseUnavailable, SinkError
 from airflow_batch_llm.sinks.table_sink import SqlTableSink
+from airflow_batch_llm.sources.database import Database
 from tests.integration.inputs.sink_rows import BOOKKEEPING, INFO, KEY, answer_of, sink_of
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -79,6 +81,18 @@ def test_a_version_that_nobody_brings_is_told_before_anything_is_sent() -> None:
     with pytest.raises(SinkError, match=r"'at' is neither carried nor a key column: pass carry=\['at'\]"):
         sink_of("warehouse", version_column="at")
     sink_of("warehouse", version_column="id")
+
+
+def test_in_a_column_of_times_versions_order_as_time_does(each_database: str, sql: Sql) -> None:
+    kind = {"postgresql": "TIMESTAMPTZ", "mysql": "DATETIME(6)", "sqlite": "DATETIME"}[
+        Database(each_database).dialect
+    ]
+    sql(f"CREATE TABLE labels (id BIGINT UNIQUE, output TEXT, at {kind}, {BOOKKEEPING})")
+    sink = _versioned(each_database)
+    sink.land([answer_of(1, "new", carry={"at": "2026-01-01T08:30:00Z"})], MONDAY)
+
+    assert sink.land([answer_of(1, "old", carry={"at": "2026-01-01T10:00:00+02:00"})], TUESDAY) == 0
+    assert sql("SELECT output FROM labels") == [("new",)]
 
 
 # -- partitions --------------------------------------------------------------------------------------
@@ -355,3 +369,29 @@ def test_a_connection_that_commits_by_itself_replaces_a_partition_as_a_whole_all
     with pytest.raises(OSError):
         _daily(postgres_database).land(breaks_off(), _of(TUESDAY, 2500))
     assert sql("SELECT id, output FROM labels") == [(1, "old")]
+
+
+def test_two_map_indices_never_take_each_other_out_of_a_partition(each_database: str, sql: Sql) -> None:
+    def index(number: int, created_at: float) -> LandingInfo:
+        key = JobKey("n", "d", "run-1", "t", number)
+        return LandingInfo(key, key.job_id, 1, created_at, rows=1, answered=1)
+
+    sink = _daily(each_database)
+    assert sink.land([answer_of(1, "first")], index(3, 1000.0)) == 1
+    for other in (index(0, 2000.0), index(4, 500.0)):
+        with pytest.raises(SinkError, match=r"has the answers of map index 3, which those of map index"):
+            sink.land([answer_of(2, "second")], other)
+    assert sql("SELECT id, output FROM labels") == [(1, "first")]
+    assert _daily(each_database, "2026-01-02").land([answer_of(2, "second")], index(0, 2000.0)) == 1
+    assert sink.land([answer_of(1, "again")], index(3, 1000.0)) == 1
+
+
+def test_of_two_ids_that_differ_in_case_only_the_one_that_is_gone_is_deleted(
+    each_database: str, sql: Sql
+) -> None:
+    sink = sink_of(each_database, on_withdrawn="delete", create=True)
+    sink.land([answer_of(1, custom_id="a"), answer_of(2, custom_id="A")], MONDAY)
+
+    again = LandingInfo(KEY, "job-mon", 2, 1000.0, rows=1, dead=1)
+    assert sink.withdraw(lambda ids: {"A"} & set(ids), again) == 1
+    assert sql("SELECT _custom_id FROM labels") == [("A",)]
