@@ -217,9 +217,10 @@ class Table(ABC):
 
     def other_jobs_of_the_run(self, connection: Any, where: Mapping[str, Any], info: LandingInfo) -> set[str]:
         """Return the other jobs of the same DAG run that have rows in a partition."""
+        job_id, run_id = self.id_("_job_id"), self.id_("_run_id")
         statement = (
-            f"SELECT DISTINCT {self.id_('_job_id')} FROM {self.bound(self.quoted)} WHERE "
-            f"{self._equal(where)} AND {self.id_('_run_id')} = {self.marker} AND {self.id_('_job_id')} <> {self.marker}"
+            f"SELECT DISTINCT {job_id} FROM {self.bound(self.quoted)} WHERE {self._equal(where)} "
+            f"AND {run_id} = {self.marker} AND {job_id} <> {self.marker}"
         )
         found = rows_of(connection, statement, (*where.values(), info.key.run_id, info.job_id))
         return {str(job_id) for (job_id,) in found}
