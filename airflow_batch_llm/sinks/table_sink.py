@@ -214,8 +214,8 @@ class SqlTableSink:
                 raise SinkError(
                     f"partition {dict(self._layout.constants)} of table {table.quoted} has the answers of "
                     f"map index {index}, which those of map index {info.key.map_index} would replace: "
-                    "give each map index a partition of its own. Where these are left from another order of what is "
-                    "mapped over, delete them, and give each index a job_key"
+                    "give each map index a partition of its own. Where these are left from another order of "
+                    "what is mapped over, delete them, and give each index a job_key"
                 )
 
     def _rows(
