@@ -119,8 +119,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "version": "changes with every write; a write must name the version that it read",
     },
     "batch_llm_answer": {
-        "request_hash": "digest of the canonical request: provider, endpoint, model, parameters, schema, "
-        "body, sample, and the `version` of `Reuse`",
+        "request_hash": "digest of the canonical request: provider and address, endpoint, model, "
+        "parameters, schema, body, sample, and the `version` of `Reuse`",
         "task": "digest of DAG and task (or `job_key`)",
         "connection": "digest of the connection it was bought with; empty: sent again with another model or "
         "limit, so that other tasks do not take it",
