@@ -15,8 +15,10 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from airflow_batch_llm.core.endings import Ending
+from airflow_batch_llm.core.endpoints import EMBEDDINGS
 from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests_as, outcomes_path
 from airflow_batch_llm.core.jsonl import dumps, iter_lines, read_chunks
+from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import Asked, Attempt, Batch, Job, Outcome, RequestTemplate, Row, Usage
 from airflow_batch_llm.core.policy import attempts_used
 from airflow_batch_llm.core.ports import Reconciled, Workspace
@@ -78,6 +80,10 @@ class _Slot(msgspec.Struct, gc=False):
         """Return what was asked, where it was read."""
         return None
 
+    def judge(self, row: Row, judge: Judge) -> tuple[Verdict, str, str]:
+        """Return verdict, code and message of a row that answers the request."""
+        return judge.check(row, self.asked())
+
     def note(self, row: Row, judged: tuple[Verdict, str, str], words: _Words) -> None:
         """Take over what a row says."""
         self.verdict, self.code, self.message = judged
@@ -97,6 +103,37 @@ class _AskedSlot(_Slot, gc=False):
     def asked(self) -> Asked:
         """Return what was asked."""
         return Asked(self.custom_id, self.key, self.carry)
+
+
+class _Texts(msgspec.Struct, gc=False):
+    """The part of a body for embeddings that says how many vectors it asks for."""
+
+    input: Any = None
+
+    @property
+    def number(self) -> int:
+        """How many texts; a list of tokens is one."""
+        several = isinstance(self.input, list) and not all(isinstance(one, int) for one in self.input)
+        return len(self.input) if several else 1
+
+
+class _VectorsSlot(_AskedSlot, gc=False):
+    """A slot of a request for embeddings: an answer has a vector for each of its texts."""
+
+    body: _Texts | None = None
+    wanted: int = 1
+
+    def __post_init__(self) -> None:
+        if self.body is not None:
+            self.wanted, self.body = self.body.number, None  # the texts need not be kept
+
+    def judge(self, row: Row, judge: Judge) -> tuple[Verdict, str, str]:
+        """Return verdict, code and message; vectors too few or too many may be those of other texts."""
+        vectors = row.output if isinstance(row.output, list) else []
+        found = len(vectors) if vectors and isinstance(vectors[0], list) else 1
+        if row.verdict is Verdict.OK and found != self.wanted:
+            return Verdict.SERVER_ERROR, "vector_count", f"{found} vectors for {self.wanted} texts"
+        return super().judge(row, judge)
 
 
 class _Words:
@@ -131,6 +168,7 @@ class _Words:
 
 _slots = msgspec.json.Decoder(_Slot)
 _asked_slots = msgspec.json.Decoder(_AskedSlot)
+_vectors_slots = msgspec.json.Decoder(_VectorsSlot)
 #: Outcomes written at a time.
 _OUTCOMES = 1000
 #: Refused lines named in an event, and characters of each one's id.
@@ -165,6 +203,8 @@ def _judge(
     words: _Words,
 ) -> tuple[Reconciled, int]:
     decoder: msgspec.json.Decoder[Any] = _asked_slots if tools.spec.judge.needs_asked else _slots
+    if template.endpoint == EMBEDDINGS:
+        decoder = _vectors_slots
     slots: list[_Slot] = list(iter_requests_as(decoder, tools.workspace, tools.root, batch))
     _read_rows(tools, batch, files, {slot.wire_id: slot for slot in slots}, words)
     if ending.lines:
@@ -240,7 +280,7 @@ def _read_rows(
 ) -> None:
     """Join the result rows to their requests; of several rows for one request the same one stands always."""
     foreign, repeats = 0, Counter[str]()
-    check = tools.spec.judge.check
+    judge = tools.spec.judge
     for row in iter_raw_rows(tools, batch, files):
         slot = slots.get(row.wire_id)
         if slot is None:
@@ -248,7 +288,7 @@ def _read_rows(
         elif slot.verdict is not None:
             repeats[row.wire_id] += 1
         else:
-            slot.note(row, check(row, slot.asked()), words)
+            slot.note(row, slot.judge(row, judge), words)
     if repeats:
         _choose_among(tools, batch, files, {wire_id: slots[wire_id] for wire_id in repeats}, words)
     if foreign or repeats:
@@ -295,13 +335,12 @@ def _choose_among(
 
     Reads the files again: the first row of each request need not be kept for the few that repeat.
     """
-    check = tools.spec.judge.check
     best: dict[str, tuple[int, bytes]] = {}
     for row in iter_raw_rows(tools, batch, files):
         slot = slots.get(row.wire_id)
         if slot is None:
             continue
-        judged = check(row, slot.asked())
+        judged = slot.judge(row, tools.spec.judge)
         place = (STANDING[judged[0]], row_digest(row))
         if row.wire_id not in best or place < best[row.wire_id]:
             best[row.wire_id] = place

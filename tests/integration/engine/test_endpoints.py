@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,3 +79,42 @@ def test_a_row_that_an_endpoint_cannot_take_dies_alone_before_anything_is_sent(
     job = bench(template=RequestTemplate(EMBEDDINGS, "m-1"), drafts=drafts(body_of))
     assert set(outputs(job)) == {"a", "c"}
     assert job.open_letters() == {"b": "tools"}
+
+
+class WrongNumber:
+    """A backend whose server says a vector twice, or leaves one out, while it has ``faults`` left."""
+
+    def __init__(self, backend: Any, faults: list[int]) -> None:
+        self._backend, self._faults = backend, faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    async def download(self, batch: Any, file: Any, local: Path) -> None:
+        await self._backend.download(batch, file, local)
+        if not self._faults:
+            return
+        change, lines = self._faults.pop(), []
+        for line in map(json.loads, local.read_text().splitlines()):
+            data = line["response"]["body"]["data"]
+            data[:] = [*data, {**data[0], "index": len(data)}] if change > 0 else data[:-1]
+            lines.append(json.dumps(line))
+        local.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("texts", "change"),
+    [("one text", 1), (["two", "texts"], 1), (["two", "texts"], -1), ([5, 6, 7], 1), ([[5], [6]], -1)],
+)
+def test_vectors_too_many_or_too_few_are_no_answer(
+    bench: Callable[..., Bench], texts: Any, change: int
+) -> None:
+    faults = [change]
+    job = bench(
+        template=RequestTemplate(EMBEDDINGS, "m-1", native=True),
+        drafts=lambda: [Draft(1, "a", {"model": "m-1", "input": texts}, model="m-1")],
+        around_backend=lambda backend: WrongNumber(backend, faults),
+    )
+    done = job.run()
+    assert [dict(batch.counts) for batch in job.batches()] == [{"server_error": 1}, {"ok": 1}]
+    assert done.counts["answered"] == 1
