@@ -14,7 +14,7 @@ from airflow_batch_llm.core.model import Asked, Batch, BoughtAnswer, Request, Ro
 from airflow_batch_llm.core.plan_files import PlanFile, Reused
 from airflow_batch_llm.core.spools import Spool
 from airflow_batch_llm.core.tools import Tools, log
-from airflow_batch_llm.core.verdicts import Verdict
+from airflow_batch_llm.core.verdicts import VALIDATOR_FAILED, Verdict
 from airflow_batch_llm.exceptions import WorkspaceError
 
 
@@ -34,6 +34,8 @@ class Candidate(msgspec.Struct):
 _candidates = msgspec.json.Decoder(Candidate)
 #: Candidates noted at a time.
 _CHUNK = 1000
+#: In place of a source's number: there is an answer, and the judge failed at it.
+_UNJUDGED = -2
 
 
 class Candidates:
@@ -49,7 +51,7 @@ class Candidates:
         #: Number of the source and wire id there -> place of the newest candidate.
         self._wanted = stack.enter_context(tools.new_index())
         self._unnoted: list[tuple[str, int, int, bytes | None]] = []
-        #: Wire id of a row that an answer fits -> number of its source.
+        #: Wire id of a row that an answer fits -> number of its source; or that the judge failed at.
         self._fitted = stack.enter_context(tools.new_index())
         self._sources: dict[tuple[str, str], int] = {}
         self._rejected: Counter[str] = Counter()
@@ -72,8 +74,11 @@ class Candidates:
         self._wanted.put(self._unnoted, unless_a=-1)
         self._unnoted.clear()
 
-    def unanswered(self) -> Iterator[Candidate]:
-        """Read what the earlier jobs brought; yield the rows that no answer of theirs fits."""
+    def unanswered(self) -> Iterator[tuple[Candidate, bool]]:
+        """Read what the earlier jobs brought; yield the rows that no answer of theirs fits, and whether they
+        may be sent. Where the judge itself failed they may not: the next answer would meet the same fault,
+        and all that was bought would be bought again.
+        """
         self._note()
         whole = set()
         for (job_id, batch_id), number in self._sources.items():
@@ -84,12 +89,12 @@ class Candidates:
             log.info("%d batches of earlier jobs cannot be read any more: their rows are sent", lacking)
         if self._rejected:
             told = ", ".join(f"{code} {number}" for code, number in self._rejected.most_common())
-            log.info("answers of earlier jobs that do not pass today, so that their rows are sent: %s", told)
+            log.info("answers of earlier jobs that do not pass today: %s", told)
         for line in self._rows:
             candidate = _candidates.decode(line)
             fitted = self._fitted.get(candidate.request.wire_id)
             if fitted is None or fitted[0] not in whole:
-                yield candidate
+                yield candidate, fitted is None or fitted[0] != _UNJUDGED
 
     def _read_batch(self, job_id: str, batch_id: str, number: int) -> bool:
         """Take what fits out of a batch; False where it cannot be read whole, and then nothing is taken."""
@@ -127,11 +132,14 @@ class Candidates:
         while place >= 0:
             candidate = _candidates.decode(self._rows.read(place))
             place, wire_id = candidate.before, candidate.request.wire_id
-            if self._fitted.get(wire_id) is not None:
+            fitted = self._fitted.get(wire_id)
+            if fitted is not None and fitted[0] != _UNJUDGED:
                 continue
             answer = reused_answer(self._tools, candidate.request, row)
             if isinstance(answer, str):
                 self._rejected[answer] += 1
+                if answer == VALIDATOR_FAILED:
+                    self._fitted.put([(wire_id, _UNJUDGED, 0, None)], unless_a=-1)
             else:
                 answer.model = row.model or batch.model
                 answer.job, answer.batch = batch.job_id, batch.batch_id

@@ -132,7 +132,7 @@ class Sharing:
         if row.twin:
             self._twins.note(row.twin, row.request.wire_id)
 
-    def unanswered(self) -> Iterator[Candidate]:
+    def unanswered(self) -> Iterator[tuple[Candidate, bool]]:
         """Read what earlier jobs brought; yield the rows that must be sent all the same."""
         return self._candidates.unanswered()
 

@@ -35,7 +35,7 @@ from airflow_batch_llm.core.shards import ShardWriter, TooLarge
 from airflow_batch_llm.core.sharing import Asking, Sharing
 from airflow_batch_llm.core.spec import OnEmpty, StageOrder
 from airflow_batch_llm.core.tools import Tools, log
-from airflow_batch_llm.core.verdicts import Verdict
+from airflow_batch_llm.core.verdicts import VALIDATOR_FAILED, Verdict
 from airflow_batch_llm.exceptions import CustomIdError, EmptySourceError, Refused, TooFewRows
 
 _MAX_COMPLAINTS = 20
@@ -224,9 +224,14 @@ class _Staging:
     def _send_unanswered(self, sharing: Sharing, refused: WholeFile, shards: ShardWriter) -> None:
         """Send the rows for which an earlier job's answer was looked up, but does not do."""
         reused = self._counts.pop("candidates", 0)
-        for candidate in sharing.unanswered():
+        for candidate, may_be_sent in sharing.unanswered():
             reused -= 1
-            self._send(candidate.request, candidate.model, candidate.line, refused, shards)
+            request, line = candidate.request, candidate.line
+            if may_be_sent:
+                self._send(request, candidate.model, line, refused, shards)
+            else:
+                fault = (Verdict.INVALID_OUTPUT, VALIDATOR_FAILED)
+                self._refuse(refused, request.custom_id, request.wire_id, fault, line, request.key)
         if reused:
             self._counts["reused"] = reused
 

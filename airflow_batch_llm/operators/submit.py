@@ -235,12 +235,15 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         counts = job.counts
         batches = session.ledger.batches(job.job_id, revision=job.revision)
         self.log.info(
-            "job %s, revision %d: %d rows read, %d sent, %d kept, %d refused, %d withdrawn; batches: %s",
+            "job %s, revision %d: %d rows read, %d sent, %d kept, %d reused, %d as another row, %d refused, "
+            "%d withdrawn; batches: %s",
             job.job_id,
             job.revision,
             counts.get("rows", 0),
             counts.get("sent", 0),
-            sum(counts.get(name, 0) for name in ("kept_answered", "kept_in_flight", "kept_dead")),
+            sum(count for name, count in counts.items() if name.startswith("kept_")),
+            counts.get("reused", 0),
+            counts.get("duplicates", 0),
             counts.get("refused", 0),
             counts.get("withdrawn", 0),
             ", ".join(b.provider_batch_id or b.state for b in batches[:_SHOWN_BATCHES]) or "none",

@@ -171,6 +171,29 @@ def test_a_check_that_looks_at_the_row_sees_the_row_of_today(night: Callable[...
     assert set(second.open_letters()) == {"t-1", "t-2"}, "they were sent, and answered as before"
 
 
+def no_nine(output: Any, row: dict[str, Any]) -> str | None:
+    return "is about number 9" if "number 9." in output else None
+
+
+def broken_at_three(output: Any, row: dict[str, Any]) -> str | None:
+    return None if "number 3." not in output else output["no such thing"]
+
+
+def test_a_validator_that_fails_itself_buys_nothing_again(night: Callable[..., Bench]) -> None:
+    night().settle()
+    twice = {**TEXTS, "t-3-again": TEXTS["t-3"]}
+    second = night(texts=twice, judge=Judge(validate=broken_at_three))
+    second.settle()
+    assert charged(second) == 6, "all of them in the first night"
+    assert second.open_letters() == {"t-3": "validator_failed", "t-3-again": "validator_failed"}
+    second.assert_accounted()
+
+    # Mended: a clear finds the answers after all.
+    mended = second.clear(judge=Judge(validate=no_nine))
+    mended.settle()
+    assert mended.open_letters() == {} and charged(mended) == 6
+
+
 def test_a_stricter_judge_leaves_answered_what_was_reused(night: Callable[..., Bench]) -> None:
     night().settle()
     second = night()
