@@ -14,7 +14,7 @@ from airflow_batch_llm.core.model import BatchKind, BatchState, JobState, Letter
 from airflow_batch_llm.core.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from airflow_batch_llm.core.ports import Ledger
+    from airflow_batch_llm.core.ledger_port import Ledger
     from airflow_batch_llm.storage.ledger_facts import LedgerFacts
 
 #: Gauges of the whole ledger. Without tags, so that plain StatsD, which has none, shows them right.

@@ -20,8 +20,9 @@ from airflow_batch_llm.cli.printing import print_json
 from airflow_batch_llm.cli.session import open_workspace
 from airflow_batch_llm.cli.target import find_job, open_target
 from airflow_batch_llm.core.files import iter_outcomes, iter_requests
+from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, DeadLetter, Job, Request
-from airflow_batch_llm.core.ports import Ledger, RowIndex, Workspace
+from airflow_batch_llm.core.ports import RowIndex, Workspace
 from airflow_batch_llm.core.retention import refuse_purged
 from airflow_batch_llm.core.shared_requests import all_shared_requests
 from airflow_batch_llm.core.spools import Spool

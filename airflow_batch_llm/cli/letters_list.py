@@ -21,8 +21,8 @@ from airflow_batch_llm.cli.printing import (
 from airflow_batch_llm.cli.session import open_workspace
 from airflow_batch_llm.cli.target import add_job, find_job, open_target
 from airflow_batch_llm.core.files import iter_outcomes
+from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import Attempt, BatchState, DeadLetter, Job, LetterState
-from airflow_batch_llm.core.ports import Ledger
 from airflow_batch_llm.exceptions import WorkspaceError
 
 _ALL = "all"

@@ -14,6 +14,7 @@ import msgspec
 from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests
 from airflow_batch_llm.core.ids import META_JOB, META_TOKEN
 from airflow_batch_llm.core.judging import outcomes_file
+from airflow_batch_llm.core.ledger_port import Ledger, Reconciled
 from airflow_batch_llm.core.model import (
     NOT_SENT,
     Batch,
@@ -24,7 +25,7 @@ from airflow_batch_llm.core.model import (
     Outcome,
     RemoteBatch,
 )
-from airflow_batch_llm.core.ports import Ledger, Reconciled, Workspace
+from airflow_batch_llm.core.ports import Workspace
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Progress
 from airflow_batch_llm.core.submit import ask_to_cancel, resolve_doubt, token

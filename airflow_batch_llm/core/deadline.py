@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from airflow_batch_llm.core.files import encode_line, iter_requests
 from airflow_batch_llm.core.judging import outcomes_file
+from airflow_batch_llm.core.ledger_port import Reconciled
 from airflow_batch_llm.core.model import Batch, Job, JobState, Outcome, Usage
-from airflow_batch_llm.core.ports import Reconciled
 from airflow_batch_llm.core.spec import OnDeadline
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict

@@ -41,9 +41,10 @@ from airflow_batch_llm.core.files import (
 )
 from airflow_batch_llm.core.jsonl import dumps, iter_lines, loads_lenient, read_chunks
 from airflow_batch_llm.core.judging import outcomes_file
+from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import Batch, Job, Outcome, Request
 from airflow_batch_llm.core.plan_files import DUPLICATES
-from airflow_batch_llm.core.ports import Backend, Ledger, Workspace
+from airflow_batch_llm.core.ports import Backend, Workspace
 from airflow_batch_llm.core.publish import MANIFEST, read_manifest
 from airflow_batch_llm.core.purge import delete_at_provider, refuse_unsettled
 from airflow_batch_llm.core.retention import Part, begun_parts

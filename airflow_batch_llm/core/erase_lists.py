@@ -11,9 +11,10 @@ import msgspec
 
 from airflow_batch_llm.core.files import ERASED, is_erased, plan_path
 from airflow_batch_llm.core.jsonl import dumps, iter_lines, read_chunks
+from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import Job
 from airflow_batch_llm.core.plan_files import REUSED, feed_digests
-from airflow_batch_llm.core.ports import FileInfo, Ledger, Workspace
+from airflow_batch_llm.core.ports import FileInfo, Workspace
 
 #: What stays of a row in the lists of a plan, beside the digest of its id.
 _STAYS = frozenset(

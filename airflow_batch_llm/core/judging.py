@@ -19,9 +19,10 @@ from airflow_batch_llm.core.endpoints import EMBEDDINGS
 from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests_as, outcomes_path
 from airflow_batch_llm.core.jsonl import dumps, iter_lines, read_chunks
 from airflow_batch_llm.core.judge import Judge
+from airflow_batch_llm.core.ledger_port import Reconciled
 from airflow_batch_llm.core.model import Asked, Attempt, Batch, Job, Outcome, RequestTemplate, Row, Usage
 from airflow_batch_llm.core.policy import attempts_used
-from airflow_batch_llm.core.ports import Reconciled, Workspace
+from airflow_batch_llm.core.ports import Workspace
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import (
     ANSWER_FAULTS,

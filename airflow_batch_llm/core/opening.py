@@ -7,8 +7,8 @@ from typing import Any
 
 from airflow_batch_llm.core.files import job_path
 from airflow_batch_llm.core.ids import META_JOB
+from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import Job
-from airflow_batch_llm.core.ports import Ledger
 from airflow_batch_llm.core.retention import refuse_purged
 from airflow_batch_llm.core.spec import Rerun, StageOrder
 from airflow_batch_llm.core.tools import Tools

@@ -17,8 +17,9 @@ from airflow_batch_llm.core.by_hand import Declined
 from airflow_batch_llm.core.files import Member, Refusal, encode_line, iter_outcomes, outcomes_path
 from airflow_batch_llm.core.jsonl import dumps_canonical, iter_lines, read_chunks
 from airflow_batch_llm.core.judging import outcomes_file
+from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState, Outcome
-from airflow_batch_llm.core.ports import Backend, Ledger, Workspace
+from airflow_batch_llm.core.ports import Backend, Workspace
 from airflow_batch_llm.core.publish import MANIFEST, read_manifest
 from airflow_batch_llm.core.retention import PURGED, Part, done_parts, noted_purge
 from airflow_batch_llm.exceptions import BatchLLMError

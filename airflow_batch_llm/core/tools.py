@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from airflow_batch_llm.core.files import plan_job_path
+from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import Batch, Job, JobState, RequestTemplate
-from airflow_batch_llm.core.ports import Backend, Ledger, RowIndex, Workspace
+from airflow_batch_llm.core.ports import Backend, RowIndex, Workspace
 from airflow_batch_llm.core.spec import JobSpec, Settings
 
 log = logging.getLogger("airflow_batch_llm.engine")

@@ -39,7 +39,8 @@ from airflow_batch_llm.triggers.waiting import WaitOrder, wait
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_batch_llm.core.ports import Ledger, Workspace
+    from airflow_batch_llm.core.ledger_port import Ledger
+    from airflow_batch_llm.core.ports import Workspace
     from airflow_batch_llm.sinks.sql import SqlSink
 
 #: Airflow's ``retries`` of our tasks, where neither they nor ``default_args`` say otherwise.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import Job
-from airflow_batch_llm.core.ports import Ledger
 from airflow_batch_llm.exceptions import JobHalted
 
 _SHOWN = 3

@@ -17,8 +17,8 @@ from airflow_batch_llm.metrics import COUNTERS, Sample, Tally, counted, gauges, 
 from airflow_batch_llm.storage.ledger_facts import read_facts
 
 if TYPE_CHECKING:
+    from airflow_batch_llm.core.ledger_port import Ledger
     from airflow_batch_llm.core.model import JobKey
-    from airflow_batch_llm.core.ports import Ledger
     from airflow_batch_llm.storage.ledger import SqlLedger
 
 log = logging.getLogger(__name__)

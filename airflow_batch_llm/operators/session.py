@@ -10,7 +10,8 @@ from airflow_batch_llm.core.spec import Progress
 from airflow_batch_llm.core.tools import Tools
 
 if TYPE_CHECKING:
-    from airflow_batch_llm.core.ports import Backend, Ledger
+    from airflow_batch_llm.core.ledger_port import Ledger
+    from airflow_batch_llm.core.ports import Backend
     from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
 
 

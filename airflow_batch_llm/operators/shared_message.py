@@ -18,8 +18,8 @@ from urllib.parse import unquote
 import msgspec
 
 from airflow_batch_llm.core.files import iter_requests
+from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import DeadLetter, Job, LetterState
-from airflow_batch_llm.core.ports import Ledger
 from airflow_batch_llm.core.shared_requests import SharedRequests
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.exceptions import BatchLLMError

@@ -39,8 +39,9 @@ from airflow_batch_llm.sources.shaping import SAMPLE
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_batch_llm.core.ledger_port import Ledger
     from airflow_batch_llm.core.model import JobKey
-    from airflow_batch_llm.core.ports import Ledger, Workspace
+    from airflow_batch_llm.core.ports import Workspace
     from airflow_batch_llm.sources.base import ResolvedSource
 
 _SHOWN_BATCHES = 20

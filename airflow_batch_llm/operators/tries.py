@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_batch_llm.core.ledger_port import Ledger
     from airflow_batch_llm.core.model import Job
-    from airflow_batch_llm.core.ports import Ledger
 
 #: Tries that a job remembers.
 _MOST_TRIES = 50

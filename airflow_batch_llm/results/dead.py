@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from airflow_batch_llm.core.files import iter_members, iter_refusals, iter_requests
+from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import MACHINE, BatchKind, DeadLetter, Job, LetterState
-from airflow_batch_llm.core.ports import Ledger, RowIndex, Workspace
+from airflow_batch_llm.core.ports import RowIndex, Workspace
 from airflow_batch_llm.core.tools import chunks
 from airflow_batch_llm.storage.row_index import DiskRowIndex
 

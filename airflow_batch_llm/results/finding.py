@@ -16,7 +16,8 @@ from airflow_batch_llm.process_context import outside_of_tasks
 from airflow_batch_llm.storage.workspace import ObjectWorkspace
 
 if TYPE_CHECKING:
-    from airflow_batch_llm.core.ports import Ledger, Workspace
+    from airflow_batch_llm.core.ledger_port import Ledger
+    from airflow_batch_llm.core.ports import Workspace
 
 #: Fewest characters of a job id that name it.
 SHORTEST_PREFIX = 6

@@ -19,7 +19,7 @@ from airflow_batch_llm.storage.ledger_reuse import BoughtAnswers
 class SqlLedger(
     JobTransitions, BatchTransitions, LetterTransitions, HoldTransitions, BoughtAnswers, PurgeTransitions
 ):
-    """The ``Ledger`` of ``core/ports.py`` on SQLite, PostgreSQL, MySQL or MariaDB.
+    """The ``Ledger`` of ``core/ledger_port.py`` on SQLite, PostgreSQL, MySQL or MariaDB.
 
     Opening one does not connect, and does not look at the schema: see ``storage/migrate.py``. Threads
     and forked processes may share it, as no connection outlives a call.

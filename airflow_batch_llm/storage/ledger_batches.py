@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, exists, insert, select, update
 
+from airflow_batch_llm.core.ledger_port import Reconciled
 from airflow_batch_llm.core.model import (
     NOT_SENT,
     Batch,
@@ -17,7 +18,6 @@ from airflow_batch_llm.core.model import (
     RemoteBatch,
     Usage,
 )
-from airflow_batch_llm.core.ports import Reconciled
 from airflow_batch_llm.storage.engine import reading, writing
 from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event
 from airflow_batch_llm.storage.records import batch_from, clean_text, json_text, usage_values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, TypeVar
 
+from airflow_batch_llm.core.ledger_port import Reconciled
 from airflow_batch_llm.core.model import (
     Attempt,
     Batch,
@@ -19,7 +20,6 @@ from airflow_batch_llm.core.model import (
     RemoteStatus,
     Usage,
 )
-from airflow_batch_llm.core.ports import Reconciled
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.storage.ledger import SqlLedger
 

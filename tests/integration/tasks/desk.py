@@ -17,7 +17,7 @@ from airflow_batch_llm.hooks.state import open_ledger
 from tests.local_server import LocalServer
 
 if TYPE_CHECKING:
-    from airflow_batch_llm.core.ports import Ledger
+    from airflow_batch_llm.core.ledger_port import Ledger
     from tests.integration.tasks.runs import Run
 
 #: What the group in :func:`desk_dag` holds, in order.
