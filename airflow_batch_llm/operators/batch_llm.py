@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_batch_llm.core.model import Job
+    from airflow_batch_llm.core.spec import StageOrder
 
 
 class BatchLLMOperator(BatchLLMSubmitOperator, BatchLLMDeadLetterOperator):
@@ -61,6 +62,12 @@ class BatchLLMOperator(BatchLLMSubmitOperator, BatchLLMDeadLetterOperator):
         if judged:
             self.log.info("%d batches were judged again with the present schema", judged)
         return await BatchLLMDeadLetterOperator.work(self, session, context)
+
+    async def _send_and_wait(self, session: JobSession, order: StageOrder | None) -> Progress:
+        progress = await super()._send_and_wait(session, order)
+        if order is not None and progress.job.counts.get("rows"):  # not again after each wait
+            self._log_what_was_sent(session, progress.job)
+        return progress
 
     def finish(self, session: JobSession, job: Job, context: Context) -> Any:
         """Return the counts, skip where there was nothing to do, or fail with the commonest codes."""

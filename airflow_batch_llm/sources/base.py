@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -19,6 +20,11 @@ __all__ = ["MAX_FAULTS", "ResolvedSource", "RowOptions", "RowReader", "Source", 
 
 #: How many faulty lines an error lists.
 MAX_FAULTS = 20
+
+log = logging.getLogger("airflow_batch_llm.sources")
+
+#: How many rows that cannot be made into requests the log names, by id and place.
+_SHOWN_FAULTS = 3
 
 
 class ResolvedSource(Protocol):
@@ -112,6 +118,7 @@ class RowReader:
         options.check_key(self._key.columns, self._what)
         carried = CarriedColumns(options.carry)
         checked = False
+        faults = 0
         for place, row in self.needed_rows(self._needed(prompt, options)):
             if not checked:
                 self._key.check_columns(row, self._what)
@@ -129,7 +136,12 @@ class RowReader:
                 draft.model = draft.body.get("model", "")
             except UnrenderableRow as e:
                 draft.fault = (Verdict.BAD_REQUEST, e.fault)
+                faults += 1
+                if faults <= _SHOWN_FAULTS:
+                    log.warning("%s; the row is not sent and becomes a dead letter (%s)", e.args[0], e.fault)
             yield from sampled(draft, options.samples)
+        if faults > _SHOWN_FAULTS:
+            log.warning("%s: %d rows in all cannot be made into requests", self._what, faults)
         carried.check(self._what)
 
     def _needed(self, prompt: CompiledPrompt, options: RowOptions) -> frozenset[str] | None:

@@ -65,6 +65,16 @@ def test_it_ends_as_the_group_does_whether_it_waits_deferred_or_not(
     assert codes == {"2": "invalid_value"} and told["dead_letters"] == {"invalid_value": 1}
 
 
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_the_log_tells_once_what_was_read_and_sent(
+    runs: Runs, warehouse: Warehouse, capfd: pytest.CaptureFixture[str], deferrable: bool
+) -> None:
+    run = runs.run(one_task_dag(f"one_task_log_{deferrable}", deferrable=deferrable))
+    assert run.state == "success"
+    out = "".join(capfd.readouterr())
+    assert out.count(f"job {books_of(run).job_id}, revision 1: 6 rows read, 6 sent, 0 kept, 0 reused") == 1
+
+
 def test_red_comes_after_everything_was_published_and_a_clear_sends_only_what_is_missing(
     runs: Runs, server: LocalServer, warehouse: Warehouse
 ) -> None:

@@ -297,3 +297,23 @@ def test_options_work_on_files_as_well(tmp_path: Path) -> None:
         ('["1",1]', {"lang": "de"}, "***"),
         ('["1",2]', {"lang": "de"}, "***"),
     ]
+
+
+# -- rows that cannot be made into requests --------------------------------------------------------
+def test_the_log_names_the_first_rows_that_cannot_be_asked_and_never_what_they_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = [{"id": f"r{n}", "body": f"secret {n}"} for n in range(5)]
+    prompt = RowPrompt("Sum:\n{{ row.body + 1 }}").resolve({})
+
+    drafts = list(RowsSource(rows, key="id").resolve({}).drafts(prompt, RowOptions()))
+
+    assert [draft.fault and draft.fault[1] for draft in drafts] == ["prompt_failed"] * 5
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0] == (
+        "row 'r0' (row 1): line 2 of the prompt failed with TypeError; "
+        "the row is not sent and becomes a dead letter (prompt_failed)"
+    )
+    assert [line.split()[1] for line in told[:3]] == ["'r0'", "'r1'", "'r2'"]
+    assert told[3:] == ["the list of rows: 5 rows in all cannot be made into requests"]
+    assert "secret" not in caplog.text
