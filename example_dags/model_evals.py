@@ -38,7 +38,7 @@ SCORES = """
     SELECT ?, ?, total.n, COUNT(g.verdict), COALESCE(SUM(g.verdict = 'correct'), 0),
            COALESCE(SUM(g.verdict = 'correct'), 0) * 1.0 / total.n
     FROM (SELECT COUNT(*) AS n FROM eval_questions) AS total
-    LEFT JOIN eval_grades AS g ON g.asked_model = ?
+    LEFT JOIN eval_grades AS g ON g._run_id = ? AND g.asked_model = ?
     GROUP BY total.n
 """
 
@@ -94,7 +94,7 @@ with DAG(
                 "warehouse",
                 "eval_grades",
                 key="id",
-                mode="replace_partition",
+                mode="append",  # each run's grades beside those of earlier runs, so that a dead one is a gap
                 partition={"asked_model": model},
                 create=True,
             ),
@@ -111,7 +111,7 @@ with DAG(
         )
         for name in names:
             hook.run("DELETE FROM eval_scores WHERE run_id = ? AND model = ?", parameters=(run_id, name))
-            hook.run(SCORES, parameters=(run_id, name, name))
+            hook.run(SCORES, parameters=(run_id, name, run_id, name))
         rows = hook.get_records("SELECT model, score FROM eval_scores WHERE run_id = ?", parameters=(run_id,))
         return dict(rows)
 

@@ -110,6 +110,7 @@ class LandingInfo:
     :param rows: rows of the revision.
     :param answered: those that have an answer.
     :param dead: those that have failed for good.
+    :param empty_is_content: that there are no rows is what is to land, where it takes the place of others.
     """
 
     key: JobKey
@@ -120,6 +121,7 @@ class LandingInfo:
     rows: int = 0
     answered: int = 0
     dead: int = 0
+    empty_is_content: bool = False
 
 
 class ResolvedSink(Protocol):

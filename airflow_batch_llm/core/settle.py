@@ -105,6 +105,7 @@ def _land(tools: Tools, job: Job, sink: ResolvedSink, counts: Mapping[str, int],
         rows=counts["rows"],
         answered=counts["answered"],
         dead=counts["dead"],
+        empty_is_content=tools.spec.empty_is_content,
     )
     landed = sink.land(read_answers(tools, job), info)
     if final and sink.deletes_withdrawn and job.revision > 1:

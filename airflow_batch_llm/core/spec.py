@@ -122,6 +122,7 @@ class JobSpec:
 
     :param on_deadline: what is done once the job's time is over.
     :param results_formats: forms in which answers are published beside JSON lines.
+    :param empty_is_content: a source without rows says that there is nothing, and not that nothing was said.
     """
 
     key: JobKey
@@ -131,6 +132,7 @@ class JobSpec:
     sink: ResolvedSink | None = None
     on_deadline: OnDeadline = OnDeadline.COLLECT
     results_formats: tuple[ResultsFormat, ...] = ()
+    empty_is_content: bool = False
 
 
 @dataclass(frozen=True, slots=True)

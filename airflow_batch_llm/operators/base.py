@@ -282,6 +282,10 @@ class BatchLLMJobOperator(BaseOperator):
         pause = max(asked, read_settings().poll_interval_max)
         return Progress(job, False, conn_id=out[0].conn_id, not_before=now + pause, reason=error.code)
 
+    def empty_is_content(self) -> bool:
+        """Say whether a source without rows may empty what a sink replaces."""
+        return False
+
     def open_session(self, context: Context) -> JobSession:
         """Open ledger, workspace and backend for the job."""
         from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
@@ -306,6 +310,7 @@ class BatchLLMJobOperator(BaseOperator):
             sink=asked.sink(self.sink, context, judge.schema),
             on_deadline=OnDeadline(self.on_deadline),
             results_formats=further_formats(self.results_formats, judge.schema),
+            empty_is_content=self.empty_is_content(),
         )
         tools = Tools(
             ledger=ledger,

@@ -232,6 +232,10 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         done = {"submit_done": [job.seen.get("submit"), context["ti"].try_number], **also}
         mark_until_seen(session.ledger, job, lambda current: done)
 
+    def empty_is_content(self) -> bool:
+        """Say whether no rows is what the source means to say: with ``on_empty="success"``."""
+        return self.on_empty == OnEmpty.SUCCESS
+
     def _log_what_was_sent(self, session: JobSession, job: Job) -> None:
         counts = job.counts
         batches = session.ledger.batches(job.job_id, revision=job.revision)

@@ -113,12 +113,19 @@ class SqlTableSink:
 
         Each statement is a transaction of its own, and an answer whose values the table refuses does not
         stop the others: they land, and the error names it afterwards. Where a partition is replaced, all is
-        one transaction; it is not begun while rows of the job have no answer, nor where the partition holds
-        what a later job, or a later revision of this one, has landed.
+        one transaction; it is not begun while rows of the job have no answer, nor where the source had no
+        rows (unless that is what it means to say), nor where the partition holds what a later job, or a later
+        revision of this one, has landed.
 
         :raises SinkError: answers that do not fit, at most 20 named; a table that :meth:`check` would refuse.
         :raises DatabaseUnavailable: the database does not answer.
         """
+        if self._manner.replace and not info.rows and not info.empty_is_content:
+            log.info(
+                "partition %s of table %s keeps what it had: no rows, and on_empty is not success",
+                *(dict(self._layout.constants), self._table_name),
+            )
+            return 0
         if self._manner.replace and not (info.final and info.answered == info.rows):
             log.warning(
                 "partition %s of table %s keeps what it had: of %d rows %d have an answer, %d are dead",

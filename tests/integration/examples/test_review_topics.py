@@ -64,3 +64,11 @@ def test_a_day_with_a_dead_review_keeps_what_it_had(
     server.set_scenario({"rows": rows})  # type: ignore[attr-defined]
     assert examples.run("review_topics_backfill", 0).state == "failed"
     assert topics(warehouse) == before
+
+
+def test_a_day_whose_reviews_are_all_gone_is_emptied(examples: Examples, warehouse: Warehouse) -> None:
+    examples.run("review_topics_backfill", 0)
+    assert set(topics(warehouse)) == {1, 2}
+    warehouse.execute("DELETE FROM reviews WHERE written_on = '2026-03-01'")
+    assert examples.run("review_topics_backfill", 0).state == "success"
+    assert topics(warehouse) == {}

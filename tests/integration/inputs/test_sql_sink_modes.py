@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,11 +161,16 @@ def test_an_older_run_that_lands_once_more_leaves_the_partition_of_a_newer_one(
     assert sql("SELECT id, output FROM labels") == [(1, "tuesday")]
 
 
-def test_a_partition_without_rows_is_emptied(each_database: str, sql: Sql) -> None:
+def test_a_source_without_rows_empties_its_partition_only_where_it_means_to(
+    each_database: str, sql: Sql
+) -> None:
     sink = _daily(each_database)
     sink.land([answer_of(1)], _of(MONDAY, 1))
+    empty = _of(TUESDAY, 0)
 
-    assert sink.land([], _of(TUESDAY, 0)) == 0
+    assert sink.land([], empty) == 0
+    assert sql("SELECT count(*) FROM labels") == [(1,)]
+    assert sink.land([], replace(empty, empty_is_content=True)) == 0
     assert sql("SELECT count(*) FROM labels") == [(0,)]
 
 

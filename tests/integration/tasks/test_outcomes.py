@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_batch_llm import SqlSink
 from airflow_batch_llm.core.model import JobState
 from airflow_batch_llm.hooks.state import open_workspace
 from tests.integration.tasks.conftest import set_llm
@@ -156,3 +157,16 @@ def test_an_outage_after_a_batch_was_accepted_does_not_fail_submit(
     run = runs.run(desk_dag(f"outage_{call}", task_args={"retries": 0}))
     assert runs.states(run)[SUBMIT] == "success"
     assert run.state == "success" and len(warehouse.labels()) == 6
+
+
+def test_a_skipped_run_leaves_the_partition_as_it_is(runs: Runs, warehouse: Warehouse) -> None:
+    sink = SqlSink(
+        "warehouse", "labels", key=["id"], mode="replace_partition", partition={"desk": "a"}, create=True
+    )
+    dag = desk_dag("kept_partition", sink=sink)
+    assert runs.run(dag).state == "success"
+    before = warehouse.labels()
+    warehouse.execute("DELETE FROM tickets")
+    again = runs.run(dag)
+    assert runs.states(again)[SUBMIT] == "skipped"
+    assert warehouse.labels() == before != {}
