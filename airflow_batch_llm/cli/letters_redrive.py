@@ -89,7 +89,11 @@ async def _work(session: Session, job: Job, args: argparse.Namespace) -> int:
         job_timeout=args.job_timeout * 3600.0,
     )
     if not planned:
-        raise Stopped(WRONG_STATE, f"job {job.job_id} has no such open letter that can be sent")
+        raise Stopped(
+            WRONG_STATE,
+            f"job {job.job_id} has no such open letter that can be sent; rows that never were a request are "
+            "mended in the source or the prompt, and sent by a clear of the job",
+        )
     if args.wait:
         await _see_through(engine)
     return planned

@@ -118,6 +118,12 @@ class BatchLLMDeadLetterOperator(BatchLLMJobOperator):
         self.log.info("results: %s", tools.workspace.url(results_path(tools.root, job.revision)))
         if dead:
             self.log.info("%d dead letters are open; %s", dead, redrive_hint(job))
+        if dead and _count(job, "refused"):
+            self.log.info(
+                "%d rows were never sent, and a re-drive leaves them alone: mend the rows or the prompt, "
+                "then clear the job so that its source is read again",
+                _count(job, "refused"),
+            )
 
 
 def describe_codes(codes: Mapping[str, int]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_batch_llm import BatchLLMOperator
+from airflow_batch_llm import BatchLLMOperator, RowPrompt
 from airflow_batch_llm.cli.main import main
 from airflow_batch_llm.core.model import JobState, LetterState
 from airflow_batch_llm.hooks.state import open_workspace
@@ -73,6 +73,18 @@ def test_the_log_tells_once_what_was_read_and_sent(
     assert run.state == "success"
     out = "".join(capfd.readouterr())
     assert out.count(f"job {books_of(run).job_id}, revision 1: 6 rows read, 6 sent, 0 kept, 0 reused") == 1
+
+
+def test_rows_that_were_never_sent_are_told_apart_from_what_a_redrive_sends(
+    runs: Runs, warehouse: Warehouse, capfd: pytest.CaptureFixture[str]
+) -> None:
+    prompt = RowPrompt("{{ row.body }}{% if row.id == 2 %}{{ row.id + row.body }}{% endif %}")
+    run = runs.run(one_task_dag("one_task_never_sent", prompt=prompt, max_dead_letter_ratio=0.5))
+    assert run.state == "success" and books_of(run).open_codes() == {"2": "prompt_failed"}
+    assert "1 rows were never sent, and a re-drive leaves them alone" in "".join(capfd.readouterr())
+
+    assert main(["dead-letters", "redrive", books_of(run).job_id, "--all", "--reason", "r"]) == 6
+    assert "mended in the source or the prompt, and sent by a clear" in capfd.readouterr().err
 
 
 def test_red_comes_after_everything_was_published_and_a_clear_sends_only_what_is_missing(
