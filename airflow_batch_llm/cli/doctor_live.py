@@ -146,7 +146,7 @@ class _Trial:
             done = await cancel(lambda _: engine.tools, self.ledger, job, actor=ACTOR, reason=REASON)
             if not done.whole:
                 told = ", ".join([*done.in_doubt, *done.failed.values()])
-                do = f"batch-llm accept {job.job_id} --cancel"
+                do = f"batch-llm accept {job.job_id} --cancel --reason …"
                 return Finding("cancel", State.FAULT, f"not every batch could be asked: {told}", do)
             asked = "asked to cancel"
             halted = engine.tools.reload(job)

@@ -150,6 +150,6 @@ def redrive_hint(job: Job) -> str:
     )
     return (
         f"mend the cause, then send them again: BatchLLMRedriveOperator({target}), or "
-        f"`batch-llm dead-letters redrive {job.job_id[:12]} --all`; to take them as they are: "
-        f"`batch-llm accept {job.job_id[:12]}`"
+        f"`batch-llm dead-letters redrive {job.job_id[:12]} --all --reason …`; to take them as they are: "
+        f"`batch-llm accept {job.job_id[:12]} --reason …`"
     )

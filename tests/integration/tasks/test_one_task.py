@@ -81,7 +81,11 @@ def test_rows_that_were_never_sent_are_told_apart_from_what_a_redrive_sends(
     prompt = RowPrompt("{{ row.body }}{% if row.id == 2 %}{{ row.id + row.body }}{% endif %}")
     run = runs.run(one_task_dag("one_task_never_sent", prompt=prompt, max_dead_letter_ratio=0.5))
     assert run.state == "success" and books_of(run).open_codes() == {"2": "prompt_failed"}
-    assert "1 rows were never sent, and a re-drive leaves them alone" in "".join(capfd.readouterr())
+    out = "".join(capfd.readouterr())
+    assert "1 rows were never sent, and a re-drive leaves them alone" in out
+    job = books_of(run).job_id[:12]
+    assert f"`batch-llm dead-letters redrive {job} --all --reason …`" in out
+    assert f"`batch-llm accept {job} --reason …`" in out
 
     assert main(["dead-letters", "redrive", books_of(run).job_id, "--all", "--reason", "r"]) == 6
     assert "mended in the source or the prompt, and sent by a clear" in capfd.readouterr().err
