@@ -23,10 +23,21 @@ FOLDER = Path(__file__).resolve().parents[3] / "example_dags"
 
 @pytest.fixture(scope="package", autouse=True)
 def importable() -> Iterator[None]:
-    """Airflow puts the DAG folder on the path, so that DAG files can import their neighbours."""
+    """Airflow puts the DAG folder on the path, so that DAG files can import their neighbours.
+
+    Other tests have DAG folders with a ``labels.py`` of their own.
+    """
+    forget_neighbours()
     sys.path.insert(0, str(FOLDER))
     yield
-    sys.path.remove(str(FOLDER))
+    sys.path[:] = [entry for entry in sys.path if entry != str(FOLDER)]
+    forget_neighbours()
+
+
+def forget_neighbours() -> None:
+    """Let the next import of a module that lies beside the example DAGs look for it anew."""
+    for path in FOLDER.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture
