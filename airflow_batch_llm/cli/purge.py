@@ -189,6 +189,8 @@ async def _all(work: _Work, backends: Backends) -> None:
 def _due(work: _Work, job: Job) -> frozenset[Part]:
     """Return what is due of a job: by its own retention, or by the age that was given."""
     now = work.ledger.now()
+    if job.state is JobState.STAGING and not work.workspace.list(work.workspace.job_root(job.key)):
+        return frozenset()  # refused before anything was kept, or not begun: there is nothing of it
     if not work.args.due:
         since = job.settled_at if job.settled_at is not None else job.created_at
         return ALL if now - since >= work.args.older_than else frozenset()

@@ -14,8 +14,8 @@ from airflow_batch_llm import Retention, read_results
 from airflow_batch_llm.core.model import JobState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.purge import ALL, purge
-from airflow_batch_llm.core.spec import Rerun, Until
-from airflow_batch_llm.exceptions import JobPurged, ResultsError
+from airflow_batch_llm.core.spec import OnEmpty, Rerun, Until
+from airflow_batch_llm.exceptions import EmptySourceError, JobPurged, ResultsError
 from tests.integration.cli.conftest import SQLITE, Command, define_connection, printed_json
 from tests.integration.purge.conftest import WHO, aged, files_with, ledger_texts, outcomes_of
 from tests.job_bench import Bench
@@ -172,6 +172,18 @@ def test_older_than_takes_jobs_by_the_time_they_settled_and_names_those_that_hav
     assert young.answers() and old.job().seen["purged"]["done"]
     running.server.set_scenario({})
     status, out, _ = command("purge", "--older-than", "30d", *WHO, "--dag", "another")
+    assert status == 0 and "Nothing is to be purged" in out
+
+
+def test_a_job_that_was_refused_before_anything_was_kept_is_no_obstacle(
+    bench: Callable[..., Bench], command: Command
+) -> None:
+    refused = bench(texts={}, on_empty=OnEmpty.FAIL)
+    with pytest.raises(EmptySourceError):
+        refused.run()
+    assert refused.job().state is JobState.STAGING
+    aged([refused], days=31)
+    status, out, _ = command("purge", "--older-than", "30d", *WHO)
     assert status == 0 and "Nothing is to be purged" in out
 
 
