@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -13,6 +14,10 @@ import httpx
 T = TypeVar("T")
 
 FINISHED_RUN = frozenset({"success", "failed"})
+
+#: Calls of one client at a time. Airflow's api-server (3.3) looks a token up in its event loop: with as many
+#: calls as it has database connections (15), that look-up waits for a call that waits for the event loop.
+AT_ONCE = 6
 
 #: Refresh the token well before Airflow's default life of a day ends.
 TOKEN_SECONDS = 3600.0
@@ -51,6 +56,7 @@ class AirflowClient:
         self._credentials = {"username": user, "password": password}
         self._token = ""
         self._token_until = 0.0
+        self._free = threading.BoundedSemaphore(AT_ONCE)
 
     def close(self) -> None:
         """Close the connections."""
@@ -73,13 +79,14 @@ class AirflowClient:
 
         :raises AirflowApiError: any status from 400 up.
         """
-        response = self._http.request(
-            method,
-            f"/api/v2{path}",
-            json=json,
-            params=params,
-            headers={"Authorization": f"Bearer {self.token()}"},
-        )
+        with self._free:
+            response = self._http.request(
+                method,
+                f"/api/v2{path}",
+                json=json,
+                params=params,
+                headers={"Authorization": f"Bearer {self.token()}"},
+            )
         if response.is_error:
             raise AirflowApiError(method, path, response)
         return response.json() if response.content else None
