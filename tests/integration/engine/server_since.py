@@ -63,6 +63,13 @@ class ServerSince:
                 return
         raise AssertionError(f"the batches are {shown}, not {list(statuses)}")
 
+    def wait_until_held(self) -> None:
+        """Look until every batch has run as far as its pace says and waits there: nothing of it is at work."""
+        for _ in range(2000):
+            if all(batch["status"] == "in_progress" and batch["held"] for batch in self.batches()):
+                return
+        raise AssertionError(f"the batches are {self.statuses()}, and not all of them are held")
+
     def charges(self) -> list[dict[str, Any]]:
         """Return every executed request."""
         return [charge for charge in self._server.charges() if charge["batch_id"] not in self._batches_before]

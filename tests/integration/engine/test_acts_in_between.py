@@ -165,6 +165,7 @@ def test_a_batch_that_the_cancel_call_ends_is_read_and_not_given_up(bench: Calla
     job = bench(texts=TEXTS)
     job.server.set_scenario({"pace": HALFWAY})
     submit(job)
+    job.server.wait_until_held()  # the call then ends it at once
     assert job.ledger.ask_cancel(job.batches()[0], actor="machine", reason="") is not None
     let_time_pass(job, "cancel_asked_at", "batch_llm_batch")
 
