@@ -64,7 +64,7 @@ class ServerSince:
         raise AssertionError(f"the batches are {shown}, not {list(statuses)}")
 
     def wait_until_held(self) -> None:
-        """Look until every batch has run as far as its pace says and waits there: nothing of it is at work."""
+        """Look until every batch has run as far as its pace says and waits there."""
         for _ in range(2000):
             if all(batch["status"] == "in_progress" and batch["held"] for batch in self.batches()):
                 return
