@@ -36,6 +36,19 @@ def die_at(point: str, *, time: int = 1) -> Callable[[str], None]:
     return fault
 
 
+def die_at_new_points(deaths: Path) -> Callable[[str], None]:
+    """Kill this process at the first fault point that is not in the file yet, and note it there."""
+    deaths.touch()
+
+    def fault(name: str) -> None:
+        if name not in deaths.read_text().split():
+            with deaths.open("a") as file:
+                file.write(f"{name}\n")
+            die_at(name)(name)
+
+    return fault
+
+
 def was_killed(action: Callable[[], object]) -> bool:
     """Run ``action`` in a process of its own; say whether that was killed with SIGKILL.
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_batch_llm.core.model import JobState
 from airflow_batch_llm.core.reuse import Reuse
 from airflow_batch_llm.core.spec import Settings
-from tests.integration.engine.kills import die_at, fault_points, was_killed
+from tests.integration.engine.kills import die_at, die_at_new_points, fault_points, was_killed
 from tests.integration.engine.test_kills import ELSEWHERE, Sink
 from tests.job_bench import Bench
 
@@ -73,16 +73,9 @@ def test_nothing_is_lost_or_bought_twice_after_a_kill_at(point: str, job: Bench)
 
 def test_nothing_is_lost_where_each_process_dies_at_the_next_point(job: Bench, tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
-    deaths.touch()
-
-    def die_at_a_new_point(name: str) -> None:
-        if name not in deaths.read_text().split():
-            with deaths.open("a") as file:
-                file.write(f"{name}\n")
-            die_at(name)(name)
-
+    fault = die_at_new_points(deaths)
     died = 0
-    while was_killed(replace(job, first_try=not died, fault=die_at_a_new_point).settle):
+    while was_killed(replace(job, first_try=not died, fault=fault).settle):
         died += 1
     assert died == len(set(fault_points()) - NEVER_HERE)
     assert_as_if_nobody_died(job)
