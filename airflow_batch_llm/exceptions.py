@@ -10,6 +10,8 @@ secret or a provider's error text, because Airflow logs them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -166,6 +168,34 @@ class Refused(ProviderError):
         super().__init__(message)
         self.status_code = status_code
         self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLine:
+    """A line that a provider refuses. ``line`` counts from 1, None where it names none; ``message`` goes to
+    the dead-letter table only, never to a log."""
+
+    line: int | None
+    code: str
+    message: str = ""
+
+
+class LinesRefused(Refused):
+    """The provider checked a whole file, or all requests of a create call, refused it and did nothing.
+
+    ``lines`` are the faults it names; empty where it only says that something in it is wrong.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        lines: Sequence[RefusedLine] = (),
+        status_code: int | None = None,
+        reason: str = "lines_refused",
+    ) -> None:
+        super().__init__(message, status_code=status_code, reason=reason)
+        self.lines = tuple(lines)
 
 
 class InDoubt(ProviderError):

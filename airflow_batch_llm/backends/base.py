@@ -18,6 +18,7 @@ import httpx
 from airflow_batch_llm import __version__
 from airflow_batch_llm.backends.errors import ErrorFacts, parse_error_body
 from airflow_batch_llm.backends.openai_verdicts import KEY_CODES, QUEUE_FULL_CODES
+from airflow_batch_llm.backends.options import BackendOptions
 from airflow_batch_llm.backends.retrying import Again, SafeRetry, T, retry_after, should_retry
 from airflow_batch_llm.core.endings import ACCOUNT_CODES
 from airflow_batch_llm.exceptions import (
@@ -178,6 +179,24 @@ class ApiClient:
     async def _send(self, call: Call, **arguments: Any) -> httpx.Response:
         url = self.url(call.path)
         return await self.http().request(call.method, url, headers=self.headers_for(url), **arguments)
+
+
+def client_for(base_url: str, headers: Mapping[str, str], options: BackendOptions) -> ApiClient:
+    """Return the client of a connection: its time-outs, and its own headers before those of the protocol.
+
+    :raises ConfigurationError: an address or a header that cannot be used.
+    """
+    sent = {**options.headers, **headers}
+    for name, value in sent.items():
+        if not (name.isascii() and value.isascii() and value.isprintable()):
+            raise ConfigurationError(f"header {name!r} holds characters that HTTP headers cannot carry")
+    return ApiClient(
+        base_url,
+        headers=sent,
+        connect_timeout=options.connect_timeout_seconds,
+        timeout=options.timeout_seconds,
+        retry=SafeRetry(retries=options.max_retries, budget=options.retry_budget_seconds),
+    )
 
 
 @functools.cache

@@ -6,11 +6,10 @@ A new provider of this family is a row here; code asks the row, never the name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from airflow_batch_llm.core.endpoints import ENDPOINTS
 from airflow_batch_llm.core.ports import Limits
-from airflow_batch_llm.exceptions import ConfigurationError
 
 _DAY = 86_400.0
 
@@ -33,6 +32,9 @@ class Dialect:
     :param statuses: raw statuses beyond the family's own, lower case -> a status of the family.
     :param cancel_seconds: how long past its window a batch may be ``cancelling``; then it counts as
         cancelled. None for ever: the provider ends every cancel.
+    :param title: for people.
+    :param wire_tested: servers against which the tests complete a full cycle, beside the local one.
+    :param notes: what a user should know, one sentence each.
     """
 
     name: str
@@ -50,26 +52,9 @@ class Dialect:
     cancel_refusals: frozenset[int] = frozenset({400, 404, 405, 409, 412, 422})
     statuses: Mapping[str, str] = field(default_factory=dict)
     cancel_seconds: float | None = None
-
-    def limited(
-        self,
-        *,
-        max_requests: int | None = None,
-        max_bytes: int | None = None,
-        max_line_bytes: int | None = None,
-    ) -> Dialect:
-        """Return the dialect with other limits (requests, bytes), as a connection may set them."""
-        limits = self.limits
-        total = max_bytes or limits.max_bytes
-        return replace(
-            self,
-            limits=replace(
-                limits,
-                max_requests=max_requests or limits.max_requests,
-                max_bytes=total,
-                max_line_bytes=min(max_line_bytes or limits.max_line_bytes, total),
-            ),
-        )
+    title: str = ""
+    wire_tested: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def _limits(requests: int, megabytes: int, line_megabytes: int) -> Limits:
@@ -87,6 +72,7 @@ DIALECTS: dict[str, Dialect] = {
     for row in (
         Dialect(
             name="openai",
+            title="OpenAI",
             base_url="https://api.openai.com/v1",
             limits=_limits(50_000, 200, 200),  # no limit on a line is documented
             max_tokens_field="max_completion_tokens",
@@ -97,6 +83,7 @@ DIALECTS: dict[str, Dialect] = {
         # fields that a strict server may refuse.
         Dialect(
             name="generic",
+            title="any server with OpenAI's files and batches",
             base_url=None,
             limits=_limits(50_000, 100, 10),
             key_required=False,
@@ -105,18 +92,3 @@ DIALECTS: dict[str, Dialect] = {
         ),
     )
 }
-
-
-def dialect(name: str) -> Dialect:
-    """Return the row of a dialect.
-
-    :raises ConfigurationError: there is no such dialect; the message lists those that are known.
-    """
-    try:
-        return DIALECTS[name]
-    except KeyError:
-        known = ", ".join(sorted(DIALECTS))
-        raise ConfigurationError(
-            f"unknown provider {name!r}: known providers are {known}. A server that speaks OpenAI's batch "
-            "protocol but is not listed works as 'generic' with its base URL"
-        ) from None

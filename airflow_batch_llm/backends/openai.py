@@ -18,17 +18,18 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from airflow_batch_llm.backends.base import ApiClient, Call, raise_for, unreachable
+from airflow_batch_llm.backends.base import ApiClient, Call, client_for, raise_for, unreachable
 from airflow_batch_llm.backends.content import fetch_content
-from airflow_batch_llm.backends.dialects import Dialect
+from airflow_batch_llm.backends.dialects import DIALECTS, Dialect
 from airflow_batch_llm.backends.openai_lines import line_encoder
 from airflow_batch_llm.backends.openai_objects import BatchObject, BatchPage, FileObject
 from airflow_batch_llm.backends.openai_rows import decode_row
 from airflow_batch_llm.backends.options import BackendOptions
+from airflow_batch_llm.backends.provider import Provider
 from airflow_batch_llm.backends.retrying import Again
 from airflow_batch_llm.core.ids import META_ORIGIN, META_TOKEN
 from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus, RequestTemplate, ResultFile, Row
-from airflow_batch_llm.core.ports import CreateOrder, LineEncoder
+from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder
 from airflow_batch_llm.exceptions import (
     ConfigurationError,
     InDoubt,
@@ -58,15 +59,20 @@ class OpenAIBackend:
     :param dialect: what this server takes and lacks.
     :param client: its HTTP API.
     :param options: the connection's options.
+    :param limits: what the connection makes of the dialect's limits.
     """
 
-    def __init__(self, dialect: Dialect, client: ApiClient, options: BackendOptions) -> None:
+    def __init__(
+        self, dialect: Dialect, client: ApiClient, options: BackendOptions, *, limits: Limits | None = None
+    ) -> None:
         self.provider = dialect.name
         self.address = client.address
-        self.limits = dialect.limits
+        self.limits = limits or dialect.limits
         #: Seconds after which a create call is given up; a lease must be longer.
         self.create_timeout = options.create_timeout_seconds
         self.lists_batches = True
+        self.inline = False
+        self.marks_batches = dialect.metadata
         self._dialect = dialect
         self._client = client
         self._options = options
@@ -133,6 +139,10 @@ class OpenAIBackend:
             return stored.id
 
         return await self._client.repeat(attempt)
+
+    async def ready(self, file_id: str) -> float | None:
+        """Return None: an upload can be used at once."""
+        return None
 
     async def download(self, batch: RemoteBatch, file: ResultFile, local: Path) -> None:
         """Fetch a result file whole to ``local``, which appears only then.
@@ -360,3 +370,36 @@ def _quoted(identifier: str) -> str:
     if not identifier.strip():
         raise Refused("an empty id cannot be asked for", reason="empty_id")
     return quote(identifier, safe="")
+
+
+def _build(provider: Provider, address: str, api_key: str, options: BackendOptions) -> Backend:
+    dialect = DIALECTS[provider.name]
+    headers = {dialect.auth_header: dialect.auth_prefix + api_key} if api_key else {}
+    if options.organization:
+        headers["OpenAI-Organization"] = options.organization
+    if options.project:
+        headers["OpenAI-Project"] = options.project
+    client = client_for(address, headers, options)
+    return OpenAIBackend(dialect, client, options, limits=provider.limits)
+
+
+def providers() -> tuple[Provider, ...]:
+    """Return the rows of the family."""
+    return tuple(map(_provider, DIALECTS.values()))
+
+
+def _provider(dialect: Dialect) -> Provider:
+    return Provider(
+        name=dialect.name,
+        title=dialect.title,
+        protocol="openai",
+        base_url=dialect.base_url,
+        limits=dialect.limits,
+        endpoints=dialect.endpoints,
+        build=_build,
+        example_url="http://host:8000/v1",
+        key_required=dialect.key_required,
+        marks_batches=dialect.metadata,
+        wire_tested=dialect.wire_tested,
+        notes=dialect.notes,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,6 +23,12 @@ class BackendOptions(BaseModel):
     :param retry_budget_seconds: waiting between the tries of one call, all in all.
     :param input_expiry_seconds: when an uploaded file expires; 0 for the provider's own rule.
     :param output_expiry_seconds: the same for result files.
+    :param api_version: version of the provider's API: Anthropic's header, Azure's legacy query, the part of
+        Gemini's paths. None for the newest that this package was made for.
+    :param betas: names for Anthropic's ``anthropic-beta`` header.
+    :param auth: how the key is sent, where a protocol has two ways: ``key`` (a header of its own) or
+        ``bearer`` (an Entra token, say). None for the protocol's usual way.
+    :param inline: send the requests with the create call in place of an upload, where a protocol has both.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,6 +47,10 @@ class BackendOptions(BaseModel):
     retry_budget_seconds: float = Field(default=60.0, ge=0)
     input_expiry_seconds: int = Field(default=_THIRTY_DAYS, ge=0)
     output_expiry_seconds: int = Field(default=_THIRTY_DAYS, ge=0)
+    api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]{1,40}$")
+    betas: tuple[str, ...] = ()
+    auth: Literal["key", "bearer"] | None = None
+    inline: bool = False
 
 
 def read_options(options: Mapping[str, Any]) -> BackendOptions:

@@ -167,7 +167,7 @@ def _unasked(check: str) -> Finding:
 
 
 def _ask(account: Account) -> Iterator[Finding]:
-    from airflow_batch_llm.backends.dialects import dialect
+    from airflow_batch_llm.backends import find_provider
     from airflow_batch_llm.hooks.batch_llm import backend_of
 
     async def probe() -> tuple[str, Any]:
@@ -190,12 +190,10 @@ def _ask(account: Account) -> Iterator[Finding]:
             f"{limits.max_line_bytes:,} bytes, done within {limits.window_seconds / 3600:g} h"
         )
         yield Finding("limits", State.OK, found, numbers=numbers)
-    row = dialect(account.provider)
+    row = find_provider(account.provider)
     endpoints = ", ".join(sorted(path.removeprefix("/v1/") for path in row.endpoints))
-    found = f"{row.name}: {endpoints}; uploads and results " + (
-        "can be told to expire" if row.input_expiry else "are not told to expire"
-    )
-    if row.metadata:
+    found = f"{row.name}, protocol {row.protocol}: {endpoints}"
+    if row.marks_batches:
         yield Finding("protocol", State.OK, f"{found}; a create call without a reply can be found again")
     else:
         do = "after a create call without a reply a person decides (batch-llm adopt or abandon)"

@@ -259,6 +259,8 @@ class RequestTemplate:
     :param output_schema: JSON schema of the answer, None for free text.
     :param schema_name: name the protocol shows the model for the schema.
     :param native: bodies are the provider's own, complete with model; nothing is added or translated.
+    :param cache_prefix: mark what all requests begin with for the provider's prompt cache, where it wants
+        that marked. No part of the request's identity: the answers are the same.
     """
 
     endpoint: str
@@ -267,6 +269,7 @@ class RequestTemplate:
     output_schema: Mapping[str, Any] | None = None
     schema_name: str = "answer"
     native: bool = False
+    cache_prefix: bool = False
 
 
 @dataclass(frozen=True, slots=True)

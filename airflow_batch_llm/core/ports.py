@@ -102,6 +102,7 @@ class Limits:
     """What one batch may hold at this provider.
 
     :param max_inputs: texts that the requests of an embeddings batch may ask for together; None: no bound.
+    :param creates_per_hour: batches that may be created in an hour; what a plan has more is sent later.
     """
 
     max_requests: int
@@ -110,6 +111,7 @@ class Limits:
     window_seconds: float
     one_model_per_batch: bool = True
     max_inputs: int | None = None
+    creates_per_hour: int | None = None
 
     def allow(self, size: int, inputs: int) -> bool:
         """Say whether a request of ``size`` bytes and so many texts can be sent, alone if need be."""
@@ -119,13 +121,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CreateOrder:
-    """One create call."""
+    """One create call.
+
+    :param input_file_id: the upload; "" where the requests go along with the call.
+    :param lines: the encoded requests, where there is no upload; the file lives until the call returns.
+    :param requests: how many requests the batch has.
+    """
 
     template: RequestTemplate
     input_file_id: str
     metadata: Mapping[str, str]
     display_name: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    lines: Path | None = None
+    requests: int = 0
 
 
 class Backend(Protocol):
@@ -142,6 +151,11 @@ class Backend(Protocol):
     create_timeout: float
     #: Whether :meth:`list_recent` can be called. Where not, batches are looked at one by one.
     lists_batches: bool
+    #: Whether the requests go along with the create call, so that nothing is uploaded before.
+    inline: bool
+    #: Whether a batch shows the token that it was created with (metadata, a name). Where not, :meth:`find`
+    #: and :meth:`find_origin` cannot be called: a lost batch is known by time, count and wire ids.
+    marks_batches: bool
 
     @property
     def files_expire(self) -> bool:
@@ -153,13 +167,25 @@ class Backend(Protocol):
         ...
 
     async def upload(self, local: Path, name: str) -> str:
-        """Send the encoded file and return its id. Repeating it costs an orphan file, no money."""
+        """Send the encoded file and return its id. Repeating it costs an orphan file, no money.
+
+        :raises LinesRefused: the provider checked the file and refuses some of its lines.
+        """
+        ...
+
+    async def ready(self, file_id: str) -> float | None:
+        """Return None where an upload can be used, else in how many seconds to ask again.
+
+        :raises NotFound: the upload is gone.
+        :raises Refused: the provider could not read it.
+        """
         ...
 
     async def create(self, order: CreateOrder) -> RemoteBatch:
         """Create the batch: exactly one request on the wire.
 
         :raises InDoubt: time-out, reset or 5xx: it may have taken effect.
+        :raises LinesRefused: the provider checked the requests and refuses some; nothing was created.
         """
         ...
 

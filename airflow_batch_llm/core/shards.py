@@ -172,4 +172,5 @@ def batch_template(template: RequestTemplate, model: str, overrides: Mapping[str
         output_schema=template.output_schema,
         schema_name=template.schema_name,
         native=template.native,
+        cache_prefix=template.cache_prefix,
     )

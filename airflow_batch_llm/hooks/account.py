@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from airflow_batch_llm.backends.dialects import dialect
+from airflow_batch_llm.backends import find_provider
 from airflow_batch_llm.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _account(
     api_key: str | None,
     options: Mapping[str, Any],
 ) -> Account:
-    row = dialect(fields.dialect or "openai")
+    row = find_provider(fields.dialect or "openai")
     key = (api_key or "").strip()
     if row.key_required and not key:
         raise ConfigurationError(

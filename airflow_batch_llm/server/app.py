@@ -15,10 +15,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from airflow_batch_llm.server.admin_api import AdminApi
+from airflow_batch_llm.server.envelopes import envelope_of
 from airflow_batch_llm.server.gate import HEALTH, Gate, NoReply
-from airflow_batch_llm.server.openai_api import OpenAIApi, bad_call
 from airflow_batch_llm.server.openai_objects import BadCall
-from airflow_batch_llm.server.replies import error_body
+from airflow_batch_llm.server.protocols import routes
 from airflow_batch_llm.server.services import Services
 
 #: Threads for database calls; each keeps one connection.
@@ -38,9 +38,9 @@ def build_app(services: Services, *, key: str) -> ASGIApp:
             await run_sync(services.engine.stop)
 
     app = Starlette(
-        routes=[Route(HEALTH, _health), *OpenAIApi(services).routes(), *AdminApi(services).routes()],
+        routes=[Route(HEALTH, _health), *routes(services), *AdminApi(services).routes()],
         exception_handlers={
-            BadCall: bad_call,
+            BadCall: _bad_call,
             HTTPException: _no_route,
             ClientDisconnect: _gone,
             500: _failed,
@@ -57,7 +57,7 @@ async def _health(request: HttpRequest) -> Response:
 async def _no_route(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"Invalid URL ({request.method} {request.url.path})"
-    return JSONResponse(error_body(message, kind="invalid_request_error", code=None), error.status_code)
+    return _told(request, error.status_code, message)
 
 
 async def _gone(request: HttpRequest, error: Exception) -> Response:
@@ -66,4 +66,22 @@ async def _gone(request: HttpRequest, error: Exception) -> Response:
 
 
 async def _failed(request: HttpRequest, error: Exception) -> Response:
-    return JSONResponse(error_body("The server failed.", kind="server_error", code=None), 500)
+    return _told(request, 500, "The server failed.", kind="server_error")
+
+
+async def _bad_call(request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, BadCall)
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    return _told(request, error.status, str(error), kind=kind, code=error.code, param=error.param)
+
+
+def _told(
+    request: HttpRequest,
+    status: int,
+    message: str,
+    *,
+    kind: str = "invalid_request_error",
+    code: str | None = None,
+    param: str | None = None,
+) -> Response:
+    return JSONResponse(envelope_of(request.url.path)(status, message, kind, code, param), status)

@@ -24,6 +24,8 @@ _OPEN = "status IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
 class StoredBatch:
     """One batch. Times are unix seconds, ``metadata``, ``errors`` and ``fault`` JSON text.
 
+    ``dialect`` is the protocol it was created over, ``extra`` what that protocol keeps with it (JSON text).
+
     ``ending`` says why the rows that are left will not be executed (``expired``, ``cancelled``);
     ``rows_done``, ``input_offset``, ``output_bytes`` and ``error_bytes`` are how far the engine got.
     """
@@ -66,6 +68,8 @@ class StoredBatch:
     error_file_id: str | None
     polls: int
     end_polls: int
+    extra: str | None
+    deleted: int
 
     @property
     def rule(self) -> BatchRule | None:
@@ -102,18 +106,25 @@ class BatchStore:
         input_file_id: str,
         completion_window: str,
         metadata: Mapping[str, str] | None,
-        output_seconds: int | None,
+        output_seconds: int | None = None,
+        batch_id: str | None = None,
+        model: str | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> StoredBatch:
-        """Insert a batch, ``validating``, under the scenario in force."""
+        """Insert a batch, ``validating``, under the scenario in force.
+
+        :param batch_id: None for an id such as OpenAI's.
+        :param model: where the whole batch has one that its lines do not name.
+        """
         generation, _ = self._scenarios.current()
         now = int(time.time())
-        batch_id = "batch_" + secrets.token_hex(16)
+        batch_id = batch_id or "batch_" + secrets.token_hex(16)
         with self._db.write() as connection:
             rule = self._scenarios.draw_batch(connection, generation)
             connection.execute(
                 "INSERT INTO batch (id, dialect, endpoint, input_file_id, completion_window, metadata,"
-                " output_seconds, scenario, fault, status, created_at, expires_at)"
-                " VALUES (?,?,?,?,?,?,?,?,?,'validating',?,?)",
+                " output_seconds, scenario, fault, status, created_at, expires_at, model, extra)"
+                " VALUES (?,?,?,?,?,?,?,?,?,'validating',?,?,?,?)",
                 (
                     batch_id,
                     dialect,
@@ -126,13 +137,19 @@ class BatchStore:
                     rule.model_dump_json() if rule else None,
                     now,
                     now + WINDOW,
+                    model,
+                    None if extra is None else json.dumps(extra),
                 ),
             )
         return self.require(batch_id)
 
     def get(self, batch_id: str) -> StoredBatch | None:
         """Return a batch."""
-        row = self._db.connection().execute("SELECT * FROM batch WHERE id = ?", (batch_id,)).fetchone()
+        row = (
+            self._db.connection()
+            .execute("SELECT * FROM batch WHERE id = ? AND deleted = 0", (batch_id,))
+            .fetchone()
+        )
         return _batch(row) if row else None
 
     def require(self, batch_id: str) -> StoredBatch:
@@ -141,8 +158,14 @@ class BatchStore:
         assert found is not None
         return found
 
-    def page(self, *, after: str | None, limit: int) -> tuple[Sequence[StoredBatch], bool]:
-        """Return batches, newest first, and whether more follow. :raises KeyError: ``after`` is unknown."""
+    def page(
+        self, *, after: str | None, limit: int, dialect: str | None = None
+    ) -> tuple[Sequence[StoredBatch], bool]:
+        """Return batches, newest first, and whether more follow.
+
+        :param dialect: of this protocol only.
+        :raises KeyError: ``after`` is unknown.
+        """
         before = None
         if after is not None:
             found = self.get(after)
@@ -152,8 +175,9 @@ class BatchStore:
         rows = (
             self._db.connection()
             .execute(
-                "SELECT * FROM batch WHERE ? IS NULL OR seq < ? ORDER BY seq DESC LIMIT ?",
-                (before, before, limit + 1),
+                "SELECT * FROM batch WHERE (? IS NULL OR seq < ?) AND (? IS NULL OR dialect = ?)"
+                " AND deleted = 0 ORDER BY seq DESC LIMIT ?",
+                (before, before, dialect, dialect, limit + 1),
             )
             .fetchall()
         )
@@ -195,7 +219,7 @@ class BatchStore:
             status="in_progress",
             in_progress_at=int(time.time()),
             total=total,
-            model=model,
+            model=model or batch.model,
         )
 
     def hold(self, batch: StoredBatch, until: float) -> bool:
@@ -269,6 +293,12 @@ class BatchStore:
             ending="cancelled",
             next_at=now + seconds,
         )
+
+    def delete(self, batch: StoredBatch) -> bool:
+        """Take a batch that is at rest off the lists; its charges stay."""
+        with self._db.write() as connection:
+            statement = f"UPDATE batch SET deleted = 1 WHERE id = ? AND deleted = 0 AND NOT ({_OPEN})"
+            return connection.execute(statement, (batch.id,)).rowcount == 1
 
     def release(self, batch_id: str | None) -> int:
         """End the waits, present and to come, of unfinished batches; return how many those are."""

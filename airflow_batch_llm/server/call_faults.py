@@ -9,9 +9,9 @@ from anyio.to_thread import run_sync
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from airflow_batch_llm.server.envelopes import envelope_of
 from airflow_batch_llm.server.faults import ScenarioStore
 from airflow_batch_llm.server.gate import NoReply
-from airflow_batch_llm.server.replies import error_body
 from airflow_batch_llm.server.scenario import CallRule
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
@@ -40,7 +40,7 @@ async def _instead(request: HttpRequest, rule: CallRule) -> Response:
     async for _ in request.stream():  # a client that is still sending would not read the reply
         pass
     if rule.fault == "error":
-        return _error(rule)
+        return _error(rule, request.url.path)
     if rule.fault == "timeout":
         with anyio.move_on_after(rule.seconds):
             while (await request.receive())["type"] != "http.disconnect":
@@ -48,7 +48,7 @@ async def _instead(request: HttpRequest, rule: CallRule) -> Response:
     return NoReply()
 
 
-def _error(rule: CallRule) -> Response:
+def _error(rule: CallRule, path: str) -> Response:
     headers = {} if rule.retry_after is None else {"Retry-After": f"{rule.retry_after:g}"}
     if rule.html:
         return HTMLResponse("<html><body>Bad gateway</body></html>", rule.status, headers)
@@ -60,6 +60,5 @@ def _error(rule: CallRule) -> Response:
         else "invalid_request_error"
     )
     code = rule.code or ("rate_limit_exceeded" if rule.status == 429 else None)
-    return JSONResponse(
-        error_body("The scenario refuses this call.", kind=kind, code=code), rule.status, headers
-    )
+    body = envelope_of(path)(rule.status, "The scenario refuses this call.", kind, code, None)
+    return JSONResponse(body, rule.status, headers)

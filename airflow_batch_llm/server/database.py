@@ -58,7 +58,9 @@ CREATE TABLE IF NOT EXISTS batch (
     output_file_id TEXT,
     error_file_id TEXT,
     polls INTEGER NOT NULL DEFAULT 0,
-    end_polls INTEGER NOT NULL DEFAULT 0
+    end_polls INTEGER NOT NULL DEFAULT 0,
+    extra TEXT,
+    deleted INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS batch_open ON batch (seq)
     WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling');
@@ -106,6 +108,15 @@ class Database:
         connection = self.connection()
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_SCHEMA)
+        self._add_columns(connection)
+
+    @staticmethod
+    def _add_columns(connection: sqlite3.Connection) -> None:
+        """Bring a folder of an earlier version up to date."""
+        known = {row["name"] for row in connection.execute("PRAGMA table_info(batch)")}
+        for name, kind in (("extra", "TEXT"), ("deleted", "INTEGER NOT NULL DEFAULT 0")):
+            if name not in known:
+                connection.execute(f"ALTER TABLE batch ADD COLUMN {name} {kind}")
 
     def connection(self) -> sqlite3.Connection:
         """Return this thread's connection, for reading."""

@@ -7,14 +7,16 @@ import secrets
 from typing import Any
 
 from anyio.to_thread import run_sync
+from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from airflow_batch_llm.server.replies import error_body
+from airflow_batch_llm.server.envelopes import envelope_of
 from airflow_batch_llm.server.request_log import RequestLog
 
 HEALTH = "/health"
+_KEY_HEADERS = frozenset({b"x-api-key", b"x-goog-api-key", b"api-key"})
 _TRANSPORT = "batch_llm.transport"
 _NO_REPLY = "batch_llm.no_reply"
 
@@ -42,13 +44,13 @@ async def reset(send: Send) -> None:
 class Gate:
     """ASGI middleware around everything.
 
-    Every path but the health check needs ``Authorization: Bearer <key>``. Calls of the API (``/v1``)
-    are logged before the reply leaves; administration is not.
+    Every path but the health check needs the key, in any of the headers that protocols have for it or as
+    the query's ``key``. Calls of an API are logged before the reply leaves; administration is not.
     """
 
     def __init__(self, app: ASGIApp, *, key: str, log: RequestLog) -> None:
         self._app = app
-        self._expected = b"Bearer " + key.encode("ascii")
+        self._expected = key.encode("ascii")
         self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,12 +58,15 @@ class Gate:
             await self._app(scope, receive, send)
             return
         exit_ = _Exit(scope, receive, send, self._log)
-        app: ASGIApp = self._app if scope["path"] == HEALTH or self._knows(scope) else _refusal()
+        app: ASGIApp = self._app if scope["path"] == HEALTH or self._knows(scope) else _refusal(scope["path"])
         await app(scope, receive, exit_.send)
 
     def _knows(self, scope: Scope) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return hmac.compare_digest(given, self._expected)
+        headers = scope["headers"]
+        given = [value for name, value in headers if name in _KEY_HEADERS]
+        given += [v[7:] for name, v in headers if name == b"authorization" and v.startswith(b"Bearer ")]
+        given += [value.encode() for value in QueryParams(scope["query_string"]).getlist("key")]
+        return any(hmac.compare_digest(value, self._expected) for value in given)
 
 
 class _Exit:
@@ -89,13 +94,12 @@ class _Exit:
 
     async def _record(self, status: int) -> None:
         path = self._scope["path"]
-        if not self._logged and path.startswith("/v1"):
+        if not self._logged and not path.startswith(("/admin", HEALTH)):
             self._logged = True
             await run_sync(self._log.add, self._scope["method"], path, status, self._request_id)
 
 
-def _refusal() -> Response:
-    body: dict[str, Any] = error_body(
-        "The API key is missing or wrong.", kind="invalid_request_error", code="invalid_api_key"
-    )
-    return JSONResponse(body, status_code=401)
+def _refusal(path: str) -> Response:
+    message, kind = "The API key is missing or wrong.", "invalid_request_error"
+    body: Any = envelope_of(path)(401, message, kind, "invalid_api_key", None)
+    return JSONResponse(body, status_code=400 if path.startswith("/gemini/") else 401)

@@ -24,7 +24,6 @@ from airflow_batch_llm.server.openai_objects import (
     parse_life,
     wants_looks_counted,
 )
-from airflow_batch_llm.server.replies import error_body
 from airflow_batch_llm.server.services import Services
 from airflow_batch_llm.server.uploads import Upload, UploadRefused, receive_upload
 
@@ -152,7 +151,7 @@ class OpenAIApi:
         return JSONResponse(list_object(data, more=more))
 
     def _page(self, after: str | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
-        found, more = self._services.batches.page(after=after, limit=limit)
+        found, more = self._services.batches.page(after=after, limit=limit, dialect=OpenAIDialect.name)
         return [self._look(batch) for batch in found], more
 
     async def _retrieve(self, request: HttpRequest) -> Response:
@@ -172,7 +171,7 @@ class OpenAIApi:
     async def _batch(self, request: HttpRequest) -> StoredBatch:
         batch_id: str = request.path_params["batch_id"]
         batch = await run_sync(self._services.batches.get, batch_id)
-        if batch is None:
+        if batch is None or batch.dialect != OpenAIDialect.name:
             raise BadCall("No batch has this id.", status=404)
         return batch
 
@@ -189,13 +188,6 @@ class OpenAIApi:
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as e:
             raise BadCall("The upstream does not list its models.", status=502) from e
         return JSONResponse({"object": "list", "data": data})
-
-
-async def bad_call(request: HttpRequest, error: Exception) -> Response:
-    """Show a :class:`BadCall` in OpenAI's envelope."""
-    assert isinstance(error, BadCall)
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    return JSONResponse(error_body(str(error), kind=kind, code=error.code, param=error.param), error.status)
 
 
 def _check_upload(upload: Upload) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from airflow_batch_llm.server.batches import StoredBatch
 from airflow_batch_llm.server.inputs import number_of_inputs
 from airflow_batch_llm.server.wire import LineChecker, LineError, Reply, Request
 
@@ -45,19 +46,20 @@ class OpenAIDialect:
     """Lines as OpenAI's Batch API reads and writes them."""
 
     name = "openai"
+    one_file = False
 
     def checker(self, endpoint: str, unknown_models: Sequence[str]) -> LineChecker:
         return _Checker(endpoint, frozenset(unknown_models))
 
-    def read(self, number: int, line: bytes) -> Request:
+    def read(self, batch: StoredBatch, number: int, line: bytes) -> Request:
         decoded = _line.decode(line)
         body = bytes(decoded.body)
         return Request(number, decoded.custom_id, _model_of.decode(body).model, body)
 
-    def row(self, row_id: str, request: Request, reply: Reply) -> tuple[bool, bytes]:
+    def row(self, batch: StoredBatch, row_id: str, request: Request, reply: Reply) -> bytes:
         if not reply.status:
-            return False, self.unexecuted(row_id, request.custom_id, "request_timeout")
-        line = _encoder.encode(
+            return self.unexecuted(batch, row_id, request.custom_id, "request_timeout")
+        return _encoder.encode(
             {
                 "id": row_id,
                 "custom_id": request.custom_id,
@@ -69,9 +71,8 @@ class OpenAIDialect:
                 "error": None,
             }
         )
-        return reply.status == 200, line
 
-    def unexecuted(self, row_id: str, custom_id: str | None, code: str) -> bytes:
+    def unexecuted(self, batch: StoredBatch, row_id: str, custom_id: str | None, code: str) -> bytes:
         error = {"code": code, "message": _MESSAGES[code]}
         return _encoder.encode({"id": row_id, "custom_id": custom_id, "response": None, "error": error})
 

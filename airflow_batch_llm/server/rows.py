@@ -58,17 +58,21 @@ class RowRunner:
         return piece
 
     def _execute(self, piece: Piece, first: int, lines: Sequence[bytes]) -> None:
-        requests = [self._dialect.read(number, line) for number, line in enumerate(lines, start=first)]
+        requests = [
+            self._dialect.read(self._batch, number, line) for number, line in enumerate(lines, start=first)
+        ]
         rules = [self._rule(request) for request in requests]
         asked = [
             request
             for request, rule in zip(requests, rules, strict=True)
-            if rule is None or rule.fault in _SPOILING
+            if request.refused is None and (rule is None or rule.fault in _SPOILING)
         ]
         created = self._batch.in_progress_at or self._batch.created_at
         answers = iter(self._upstream.answer(self._batch.endpoint, asked, created) if asked else ())
         for request, rule in zip(requests, rules, strict=True):
-            if rule is None:
+            if request.refused is not None:
+                reply, rule = request.refused, None
+            elif rule is None:
                 reply = next(answers)
             elif rule.fault in _SPOILING:
                 reply = next(answers)
@@ -81,9 +85,11 @@ class RowRunner:
     def leave_out(self, first: int, lines: Sequence[bytes], code: str) -> Piece:
         """Write lines that are not executed into the error file, under ``code``."""
         piece = Piece()
+        target = piece.output if self._dialect.one_file else piece.errors
         for number, line in enumerate(lines, start=first):
-            custom_id = self._dialect.read(number, line).custom_id
-            piece.errors += self._dialect.unexecuted(row_id(self._batch.id, number), custom_id, code) + b"\n"
+            custom_id = self._dialect.read(self._batch, number, line).custom_id
+            target += self._dialect.unexecuted(self._batch, row_id(self._batch.id, number), custom_id, code)
+            target += b"\n"
             piece.rows += 1
         return piece
 
@@ -103,9 +109,9 @@ class RowRunner:
         if fault == "missing":
             piece.completed += 1
         else:
-            good, line = self._dialect.row(row_id(self._batch.id, request.line), request, reply)
-            target = piece.output if good else piece.errors
-            target += line
+            good = reply.status == 200
+            target = piece.output if good or self._dialect.one_file else piece.errors
+            target += self._dialect.row(self._batch, row_id(self._batch.id, request.line), request, reply)
             target += b"\n"
             piece.completed += good
             piece.failed += not good

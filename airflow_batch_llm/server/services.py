@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,11 @@ from airflow_batch_llm.server.database import Database
 from airflow_batch_llm.server.engine import Engine
 from airflow_batch_llm.server.faults import ScenarioStore
 from airflow_batch_llm.server.files import FileStore
-from airflow_batch_llm.server.openai_lines import OpenAIDialect
 from airflow_batch_llm.server.request_log import RequestLog
 from airflow_batch_llm.server.scenario import parse_scenario
 from airflow_batch_llm.server.settings import UPSTREAM_KEY_VARIABLE, ServerLimits, ServerSettings
 from airflow_batch_llm.server.upstreams import ForwardingUpstream, SimulatedUpstream
-from airflow_batch_llm.server.wire import Upstream
+from airflow_batch_llm.server.wire import Dialect, Upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Services:
     upstream: Upstream
 
 
-def open_services(settings: ServerSettings) -> Services:
+def open_services(settings: ServerSettings, dialects: Mapping[str, Dialect]) -> Services:
     """Open the folder, take up what is there, put the scenario given in force. Starts nothing.
 
     :raises ConfigurationError: another server uses the folder, or the scenario is wrong or cannot be read.
@@ -57,7 +57,7 @@ def open_services(settings: ServerSettings) -> Services:
         files,
         scenarios,
         batches,
-        dialects={OpenAIDialect.name: OpenAIDialect()},
+        dialects=dialects,
         upstream=upstream,
         limits=settings.limits,
     )

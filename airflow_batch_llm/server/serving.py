@@ -12,6 +12,7 @@ import uvicorn
 from airflow_batch_llm.exceptions import ConfigurationError
 from airflow_batch_llm.server.app import build_app
 from airflow_batch_llm.server.gate import DroppableProtocol
+from airflow_batch_llm.server.protocols import dialects
 from airflow_batch_llm.server.services import open_services
 from airflow_batch_llm.server.settings import ServerSettings
 
@@ -22,7 +23,7 @@ def serve(settings: ServerSettings) -> None:
     :raises ConfigurationError: the address, the folder or the scenario cannot be used.
     """
     settings.check()
-    services = open_services(settings)
+    services = open_services(settings, dialects())
     listener = _listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_batch_llm.server.scenario import RowRule
+
+if TYPE_CHECKING:
+    from airflow_batch_llm.server.batches import StoredBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One line of a batch. ``line`` counts from 1; ``body`` is the JSON as it stands in the line."""
+    """One line of a batch. ``line`` counts from 1.
+
+    :param body: the request in OpenAI's form, which all that answers understands; another protocol's line
+        format translates it, and the reply back.
+    :param refused: what is answered in place of asking anybody, where the line format itself says no.
+    """
 
     line: int
     custom_id: str
     model: str
     body: bytes
+    refused: Reply | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +59,28 @@ class LineChecker(Protocol):
 
 
 class Dialect(Protocol):
-    """One provider's line format: what requests and results look like in files."""
+    """One provider's line format: what requests and results look like in files.
+
+    ``one_file``: rows that failed or were not executed stand in the output file too.
+    """
 
     name: str
+    one_file: bool
 
     def checker(self, endpoint: str, unknown_models: Sequence[str]) -> LineChecker:
         """Return a checker for one file."""
         ...
 
-    def read(self, number: int, line: bytes) -> Request:
+    def read(self, batch: StoredBatch, number: int, line: bytes) -> Request:
         """Read a line that was checked."""
         ...
 
-    def row(self, row_id: str, request: Request, reply: Reply) -> tuple[bool, bytes]:
-        """Return whether the row belongs to the output file (else the error file), and its line."""
+    def row(self, batch: StoredBatch, row_id: str, request: Request, reply: Reply) -> bytes:
+        """Return the result line of a request that was executed, well or not."""
         ...
 
-    def unexecuted(self, row_id: str, custom_id: str | None, code: str) -> bytes:
-        """Return the error-file line of a row not executed: ``batch_expired``, ``batch_cancelled``."""
+    def unexecuted(self, batch: StoredBatch, row_id: str, custom_id: str | None, code: str) -> bytes:
+        """Return the line of a row not executed: ``batch_expired``, ``batch_cancelled``."""
         ...
 
     def with_custom_id(self, line: bytes, custom_id: str | None) -> bytes:

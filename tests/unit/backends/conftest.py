@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from airflow_batch_llm.backends.base import ApiClient
-from airflow_batch_llm.backends.dialects import Dialect, dialect
+from airflow_batch_llm.backends.dialects import DIALECTS, Dialect
 from airflow_batch_llm.backends.openai import OpenAIBackend
 from airflow_batch_llm.backends.options import BackendOptions
 from airflow_batch_llm.backends.retrying import SafeRetry
@@ -42,7 +42,7 @@ class Bench:
             timeout=chosen.timeout_seconds,
             retry=SafeRetry(retries=chosen.max_retries, budget=chosen.retry_budget_seconds, sleep=record),
         )
-        return OpenAIBackend(dialect(row) if isinstance(row, str) else row, client, chosen)
+        return OpenAIBackend(DIALECTS[row] if isinstance(row, str) else row, client, chosen)
 
     def run(
         self, call: Callable[[OpenAIBackend], Awaitable[T]], row: Dialect | str = "openai", **options: Any

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_batch_llm.backends.dialects import dialect
+from airflow_batch_llm.backends.dialects import DIALECTS
 from airflow_batch_llm.core.ids import META_ORIGIN, META_TOKEN
 from airflow_batch_llm.core.model import BatchError, RemoteBatch, RemoteStatus, ResultFile
 from airflow_batch_llm.exceptions import InDoubt, NotFound, Refused, Unreachable
@@ -66,7 +66,7 @@ def test_each_status_has_its_normal_form(bench: Bench, raw: Any, status: RemoteS
 
 
 def test_a_dialect_may_name_a_status_differently(bench: Bench) -> None:
-    row = replace(dialect("generic"), statuses={"archived": "expired"})
+    row = replace(DIALECTS["generic"], statuses={"archived": "expired"})
     bench.server.script = [Reply(200, {"id": "batch_1", "status": "Archived"})]
     assert bench.run(lambda backend: backend.retrieve("batch_1"), row).status is RemoteStatus.EXPIRED
 
@@ -224,7 +224,7 @@ def test_a_page_that_cannot_be_read_proves_nothing(bench: Bench) -> None:
 
 
 def test_without_metadata_nothing_can_be_found(bench: Bench) -> None:
-    row = replace(dialect("generic"), metadata=False)
+    row = replace(DIALECTS["generic"], metadata=False)
     with pytest.raises(Refused):
         bench.run(lambda backend: backend.find("a1"), row)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_batch_llm.backends.dialects import dialect
+from airflow_batch_llm.backends.dialects import DIALECTS
 from airflow_batch_llm.backends.openai_lines import line_encoder
 from airflow_batch_llm.backends.openai_rows import decode_row
 from airflow_batch_llm.core.jsonl import iter_lines
@@ -101,7 +101,7 @@ def test_D10_marks_line_ends_and_blank_lines_lose_no_row() -> None:
 
 
 def test_D10_lines_made_of_such_an_input_are_clean() -> None:
-    encode = line_encoder(RequestTemplate("/v1/chat/completions", "", native=True), dialect("openai"))
+    encode = line_encoder(RequestTemplate("/v1/chat/completions", "", native=True), DIALECTS["openai"])
     sent = b""
     for _, line in iter_lines([(CASES / "D10" / "input.jsonl").read_bytes()]):
         body = json.loads(line)["body"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_batch_llm.backends.dialects import dialect
+from airflow_batch_llm.backends.dialects import DIALECTS
 from airflow_batch_llm.core.ids import META_ORIGIN, META_TOKEN
 from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus, RequestTemplate
 from airflow_batch_llm.core.ports import CreateOrder
@@ -62,7 +62,7 @@ def test_the_order_is_sent_with_token_window_and_expiry(bench: Bench) -> None:
 
 def test_fields_a_dialect_lacks_are_not_sent(bench: Bench) -> None:
     bench.server.script = [Reply(201, CREATED)]
-    create(bench, row=replace(dialect("generic"), metadata=False))
+    create(bench, row=replace(DIALECTS["generic"], metadata=False))
     assert set(bench.server.received[0].json) == {"input_file_id", "endpoint", "completion_window"}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseInputItemParam, ToolParam, response_create_params
 from pydantic import TypeAdapter
 
-from airflow_batch_llm.backends.dialects import dialect
+from airflow_batch_llm.backends.dialects import DIALECTS
 from airflow_batch_llm.backends.openai_lines import line_encoder
 from airflow_batch_llm.core import jsonl
 from airflow_batch_llm.core.endpoints import (
@@ -44,7 +44,7 @@ def sent(
     **template: Any,
 ) -> dict[str, Any]:
     """Return the body of the line that a request becomes."""
-    encode = line_encoder(RequestTemplate(endpoint, "m-1", params or {}, **template), dialect(row))
+    encode = line_encoder(RequestTemplate(endpoint, "m-1", params or {}, **template), DIALECTS[row])
     raw = body if isinstance(body, bytes) else jsonl.dumps(BODIES[endpoint] if body is None else body)
     line = encode("w-1", raw)
     assert line.endswith(b"\n") and line.count(b"\n") == 1

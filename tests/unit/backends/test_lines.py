@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_batch_llm.backends.dialects import dialect
+from airflow_batch_llm.backends.dialects import DIALECTS
 from airflow_batch_llm.backends.openai_lines import line_encoder
 from airflow_batch_llm.backends.strict_schema import to_strict
 from airflow_batch_llm.core import jsonl
@@ -25,7 +25,7 @@ LABEL = {"type": "object", "properties": {"label": {"type": "string"}}, "require
 
 
 def encode(body: bytes, params: Mapping[str, Any] | None = None, row: str = "openai", **template: Any) -> Any:
-    encoder = line_encoder(RequestTemplate(CHAT, "m-1", params or {}, **template), dialect(row))
+    encoder = line_encoder(RequestTemplate(CHAT, "m-1", params or {}, **template), DIALECTS[row])
     line = encoder("aW-1_x", body)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
@@ -48,7 +48,7 @@ def test_a_line_holds_id_address_model_parameters_and_the_body() -> None:
 
 def test_the_body_goes_in_byte_for_byte() -> None:
     body = b'{"messages":[{"content": "\xc3\xa9 \\u00e9 1.0e0", "n": 1.50}]}'
-    line = line_encoder(RequestTemplate(CHAT, "m-1"), dialect("openai"))("w", body)
+    line = line_encoder(RequestTemplate(CHAT, "m-1"), DIALECTS["openai"])("w", body)
     assert line.endswith(body[1:] + b"}\n")
 
 
@@ -142,7 +142,7 @@ def test_a_schema_and_a_response_format_contradict_each_other() -> None:
 
 def test_an_endpoint_the_dialect_lacks_is_refused() -> None:
     with pytest.raises(Refused, match="/v1/images"):
-        line_encoder(RequestTemplate("/v1/images/generations", "m-1"), dialect("openai"))
+        line_encoder(RequestTemplate("/v1/images/generations", "m-1"), DIALECTS["openai"])
 
 
 _json = st.recursive(

@@ -11,6 +11,7 @@ from pytest_mock import MockerFixture
 
 from airflow_batch_llm.server import engine as engine_module
 from airflow_batch_llm.server.batches import BatchStore
+from airflow_batch_llm.server.protocols import dialects
 from airflow_batch_llm.server.services import Services, open_services
 from airflow_batch_llm.server.settings import ApiKey, ServerSettings
 from tests.unit.server.api import ENDPOINT, lines
@@ -23,7 +24,7 @@ class Cut(Exception):
 @pytest.fixture
 def services(tmp_path: Path, mocker: MockerFixture) -> Iterator[Services]:
     mocker.patch.object(engine_module, "_PAUSE", 0.0)
-    found = open_services(ServerSettings(folder=tmp_path, key=ApiKey("k", "--api-key")))
+    found = open_services(ServerSettings(folder=tmp_path, key=ApiKey("k", "--api-key")), dialects())
     yield found
     found.engine.stop()
 

@@ -1,0 +1,60 @@
+"""One line of the capability table: a provider as connections, commands and docs know it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from airflow_batch_llm.backends.options import BackendOptions
+from airflow_batch_llm.core.ports import Backend, Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A provider, or a kind of server of one's own.
+
+    :param name: what a connection's ``dialect`` field says.
+    :param title: for people.
+    :param protocol: which wire protocol it speaks: ``openai``, ``azure``, ``anthropic``, ``gemini`` or
+        ``mistral``.
+    :param base_url: where it is, None where the user must say so.
+    :param example_url: what such an address looks like.
+    :param key_required: whether calls without a key are pointless.
+    :param limits: what one batch may hold, unless the connection says otherwise.
+    :param endpoints: paths that a batch can be made of.
+    :param marks_batches: whether a batch carries the token that it is found again by.
+    :param keeps_partial: whether answers of a batch that expired or was cancelled can be read.
+    :param wire_tested: servers against which the tests complete a full cycle, beside the local one.
+    :param live_tested: when it last completed a full cycle against the real service (``2026-11``); "" never.
+    :param notes: what a user should know, one sentence each.
+    :param build: makes the backend. :raises ConfigurationError: an option that the protocol lacks.
+    """
+
+    name: str
+    title: str
+    protocol: str
+    base_url: str | None
+    limits: Limits
+    endpoints: frozenset[str]
+    build: Callable[[Provider, str, str, BackendOptions], Backend]
+    example_url: str = ""
+    key_required: bool = True
+    marks_batches: bool = True
+    keeps_partial: bool = True
+    wire_tested: tuple[str, ...] = ()
+    live_tested: str = ""
+    notes: tuple[str, ...] = ()
+
+    def limited(self, options: BackendOptions) -> Provider:
+        """Return the provider with the limits (requests, bytes) that a connection sets."""
+        limits = self.limits
+        total = options.max_bytes or limits.max_bytes
+        return replace(
+            self,
+            limits=replace(
+                limits,
+                max_requests=options.max_requests or limits.max_requests,
+                max_bytes=total,
+                max_line_bytes=min(options.max_line_bytes or limits.max_line_bytes, total),
+            ),
+        )

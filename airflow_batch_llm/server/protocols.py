@@ -1,0 +1,24 @@
+"""The protocols that the server speaks, each under its own path, and their line formats.
+
+OpenAI's is at ``/v1``, Azure's at ``/azure``, Anthropic's at ``/anthropic``, the Gemini API's at ``/gemini``,
+Mistral's at ``/mistral``: that is the base URL to give to a client, with what the client adds behind.
+"""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from airflow_batch_llm.server.openai_api import OpenAIApi
+from airflow_batch_llm.server.openai_lines import OpenAIDialect
+from airflow_batch_llm.server.services import Services
+from airflow_batch_llm.server.wire import Dialect
+
+
+def routes(services: Services) -> list[Route]:
+    """Return the routes of every protocol."""
+    return [route for face in (OpenAIApi,) for route in face(services).routes()]
+
+
+def dialects() -> dict[str, Dialect]:
+    """Return the line formats by name."""
+    return {dialect.name: dialect for dialect in (OpenAIDialect(),)}
