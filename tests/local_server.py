@@ -59,6 +59,10 @@ class LocalServer:
         """Return the base URL for clients, with ``/v1``."""
         return f"{self._root}/v1"
 
+    def url_of(self, protocol: str) -> str:
+        """Return the base URL of a protocol: ``openai``, ``azure``, ``anthropic``, ``gemini``, ``mistral``."""
+        return self.url if protocol == "openai" else f"{self._root}/{protocol}"
+
     @property
     def pid(self) -> int:
         """Return the server's process id."""
@@ -130,7 +134,7 @@ class LocalServer:
         return found
 
     def requests(self, method: str | None = None, path: str | None = None) -> list[dict[str, Any]]:
-        """Return the calls made to ``/v1``, in order; ``status`` 0: no reply. ``path`` as in /v1/batches."""
+        """Return the calls made to the APIs, in order; ``status`` 0: no reply. ``path`` as in /v1/batches."""
         return [
             call
             for call in self._lines("requests")
