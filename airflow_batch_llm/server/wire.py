@@ -19,6 +19,7 @@ class Request:
     :param body: the request in OpenAI's form, which all that answers understands; another protocol's line
         format translates it, and the reply back.
     :param refused: what is answered in place of asking anybody, where the line format itself says no.
+    :param kept: what the line format needs again for the row; nobody else looks at it.
     """
 
     line: int
@@ -26,6 +27,7 @@ class Request:
     model: str
     body: bytes
     refused: Reply | None = None
+    kept: Any = None
 
 
 @dataclass(frozen=True, slots=True)
