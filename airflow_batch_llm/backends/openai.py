@@ -5,52 +5,33 @@ Reference: developers.openai.com, guide "Batch" and API reference "Files", "Batc
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import quote
+from typing import Any
 
 import httpx
-from pydantic import BaseModel, ValidationError
 
-from airflow_batch_llm.backends.base import ApiClient, Call, client_for, raise_for, unreachable
+from airflow_batch_llm.backends.base import ApiClient, Call, client_for
 from airflow_batch_llm.backends.content import fetch_content
 from airflow_batch_llm.backends.dialects import DIALECTS, Dialect
+from airflow_batch_llm.backends.listing import BatchList, Page
 from airflow_batch_llm.backends.openai_lines import line_encoder
 from airflow_batch_llm.backends.openai_objects import BatchObject, BatchPage, FileObject
 from airflow_batch_llm.backends.openai_rows import decode_row
 from airflow_batch_llm.backends.options import BackendOptions
 from airflow_batch_llm.backends.provider import Provider
-from airflow_batch_llm.backends.retrying import Again
-from airflow_batch_llm.core.ids import META_ORIGIN, META_TOKEN
+from airflow_batch_llm.backends.replies import StrangeStatuses, parse, quoted, read_apart
+from airflow_batch_llm.backends.uploads import Stored, send_file
 from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus, RequestTemplate, ResultFile, Row
 from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder
-from airflow_batch_llm.exceptions import (
-    ConfigurationError,
-    InDoubt,
-    NotFound,
-    Refused,
-    TransferError,
-    Unreachable,
-)
+from airflow_batch_llm.exceptions import ConfigurationError, InDoubt, NotFound, Refused, Unreachable
 
 log = logging.getLogger(__name__)
 
-M = TypeVar("M", bound=BaseModel)
-
 _PAGE_SIZE = 100
-#: Bytes of a reply that take more than a few milliseconds to read.
-_LARGE_REPLY = 256 * 1024
-#: How far the provider's clock may lag behind the ledger's, in seconds, when a batch is looked for.
-_CLOCK_MARGIN = 600.0
-#: Result files are gone after 30 days, so an older batch cannot be adopted any more.
-_ORIGIN_AGE = 31 * 86_400.0
-_MAX_FIND_PAGES = 500
 
 
 class OpenAIBackend:
@@ -76,6 +57,8 @@ class OpenAIBackend:
         self._dialect = dialect
         self._client = client
         self._options = options
+        self._list = BatchList(client.named("GET", "/batches"), self._read_page)
+        self._strange = StrangeStatuses()
         self._logged: set[str] = set()
         self._input_expiry = _checked_expiry(dialect.input_expiry, options.input_expiry_seconds, "input")
         self._output_expiry = _checked_expiry(dialect.output_expiry, options.output_expiry_seconds, "output")
@@ -106,39 +89,19 @@ class OpenAIBackend:
 
         :raises TransferError: the provider holds fewer bytes than were sent.
         """
-        size = local.stat().st_size
         fields = {"purpose": "batch"}
         if self._input_expiry:
             fields["expires_after[anchor]"] = "created_at"
             fields["expires_after[seconds]"] = str(self._input_expiry)
-        name = name if name.endswith(".jsonl") else f"{name}.jsonl"  # another ending is refused
-        timeout = self._client.timeout(self._options.transfer_timeout_seconds)
-
-        call = self._client.named("POST", "/files")
-        # One boundary for all tries: a repeat sends the same bytes, and can be told for one.
-        form = {"content-type": f"multipart/form-data; boundary={secrets.token_hex(16)}"}
-
-        async def attempt() -> str:
-            url = self._client.url(call.path)
-            with local.open("rb") as file:
-                try:
-                    reply = await self._client.http().post(
-                        url,
-                        headers=self._client.headers_for(url) | form,
-                        data=fields,  # httpx writes fields before files, as some servers need them
-                        files={"file": (name, file, "application/jsonl")},
-                        timeout=timeout,
-                    )
-                except httpx.HTTPError as e:
-                    raise Again(unreachable(call, e)) from e
-            if not reply.is_success:
-                raise_for(reply, call)
-            stored = self._parse(FileObject, reply, call)
-            if stored.bytes and stored.bytes < size:
-                raise Again(TransferError(f"file {stored.id} holds {stored.bytes} of {size} bytes sent"))
-            return stored.id
-
-        return await self._client.repeat(attempt)
+        return await send_file(
+            self._client,
+            "/files",
+            local,
+            name,
+            fields=fields,
+            seconds=self._options.transfer_timeout_seconds,
+            read=_stored,
+        )
 
     async def ready(self, file_id: str) -> float | None:
         """Return None: an upload can be used at once."""
@@ -150,7 +113,7 @@ class OpenAIBackend:
         :raises TransferError: it did not arrive whole, after some tries.
         :raises NotFound: the provider has it no more.
         """
-        path = f"/files/{_quoted(file.file_id)}"
+        path = f"/files/{quoted(file.file_id)}"
         timeout = self._client.timeout(self._options.transfer_timeout_seconds)
         expected = await self._size_of(path)
         await fetch_content(self._client, f"{path}/content", local, expected=expected, timeout=timeout)
@@ -158,7 +121,7 @@ class OpenAIBackend:
     async def delete_file(self, file_id: str) -> None:
         """Delete a file; one that is gone already is fine."""
         try:
-            await self._client.call("DELETE", f"/files/{_quoted(file_id)}")
+            await self._client.call("DELETE", f"/files/{quoted(file_id)}")
         except NotFound:
             log.debug("File %s was gone already", file_id)
 
@@ -166,7 +129,7 @@ class OpenAIBackend:
         """Return the size the provider names for a file, None where it names none."""
         try:
             reply = await self._client.call("GET", path)
-            return self._parse(FileObject, reply, self._client.named("GET", path)).bytes
+            return parse(FileObject, reply, self._client.named("GET", path)).bytes
         except (NotFound, Refused, Unreachable) as e:
             # Some gateways serve the content only; whether the file is there, the content call says.
             log.debug("No size of %s: %s", path, e)
@@ -196,7 +159,7 @@ class OpenAIBackend:
 
     async def retrieve(self, batch_id: str) -> RemoteBatch:
         """Return the batch as it is now. :raises NotFound: the provider denies it."""
-        path = f"/batches/{_quoted(batch_id)}"
+        path = f"/batches/{quoted(batch_id)}"
         reply = await self._client.call("GET", path)
         return self._batch(reply, self._client.named("GET", path))
 
@@ -206,7 +169,7 @@ class OpenAIBackend:
         :raises Refused: the provider will not cancel a batch that still runs.
         """
         refusals = self._dialect.cancel_refusals
-        path = f"/batches/{_quoted(batch_id)}/cancel"
+        path = f"/batches/{quoted(batch_id)}/cancel"
         try:
             reply = await self._client.call("POST", path, keep=refusals)
         except (Refused, NotFound) as e:
@@ -226,29 +189,20 @@ class OpenAIBackend:
         :param created_after: seconds since the epoch; batches older than 10 minutes before are not looked at.
         :raises InDoubt: the list did not come to an end, so "not there" cannot be said.
         """
-        oldest = None if created_after is None else created_after - _CLOCK_MARGIN
-        return await self._search(META_TOKEN, token, oldest)
+        return await self._marked().find(token, created_after=created_after)
 
     async def find_origin(self, origin: str) -> list[RemoteBatch]:
         """Return the batches of a job whose ledger was lost, as far back as results can still be read.
 
         :raises InDoubt: the list did not come to an end, so "none" cannot be said.
         """
-        return await self._search(META_ORIGIN, origin, time.time() - _ORIGIN_AGE)
+        return await self._marked().find_origin(origin)
 
     async def list_recent(
         self, *, stop_at: Callable[[RemoteBatch], bool], max_pages: int = 10
     ) -> list[RemoteBatch]:
         """Return batches newest first, up to and with the first for which ``stop_at`` is true."""
-        stopped = False
-
-        def keep(batch: RemoteBatch) -> bool:
-            nonlocal stopped
-            kept, stopped = not stopped, stopped or stop_at(batch)
-            return kept
-
-        batches, _ = await self._walk(keep=keep, stop=lambda page: stopped, max_pages=max_pages)
-        return batches
+        return await self._list.list_recent(stop_at=stop_at, max_pages=max_pages)
 
     async def probe(self) -> str:
         """List one batch: the cheapest call that needs the key and the right to use batches."""
@@ -256,70 +210,34 @@ class OpenAIBackend:
         self._page(reply)
         return f"{self._client.host} accepts the key and lists batches."
 
-    async def _search(self, key: str, value: str, oldest: float | None) -> list[RemoteBatch]:
+    def _marked(self) -> BatchList:
         if not self._dialect.metadata:
             what = f"{self.provider} keeps no metadata: a batch cannot be found by it"
             raise Refused(what, reason="no_metadata")
-        found, ended = await self._walk(
-            keep=lambda batch: batch.metadata.get(key) == value,
-            stop=lambda page: oldest is not None and _all_older(page, oldest),
-            max_pages=_MAX_FIND_PAGES,
-        )
-        if not found and not ended:
-            call = self._client.named("GET", "/batches")
-            raise InDoubt(f"{call}: the list of batches did not come to an end; look again later")
-        return found
+        return self._list
 
-    async def _walk(
-        self,
-        *,
-        keep: Callable[[RemoteBatch], bool],
-        stop: Callable[[list[RemoteBatch]], bool],
-        max_pages: int,
-    ) -> tuple[list[RemoteBatch], bool]:
-        """Return the batches to ``keep`` and whether the list ended (or ``stop`` said that it may)."""
-        kept: list[RemoteBatch] = []
-        seen: set[str] = set()
-        after: str | None = None
-        for _ in range(max_pages):
-            params = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
-            page, has_more = await self._read_page(await self._client.call("GET", "/batches", params=params))
-            # A server that ignores ``after`` sends the same page again and again.
-            fresh = [batch for batch in page if batch.id not in seen]
-            seen.update(batch.id for batch in fresh)
-            kept.extend(filter(keep, fresh))
-            if not fresh:
-                return kept, not (has_more and page)
-            if has_more is False or stop(fresh):
-                return kept, True
-            after = fresh[-1].id
-        return kept, False
+    async def _read_page(self, cursor: str | None) -> Page:
+        params = {"limit": str(_PAGE_SIZE)} | ({"after": cursor} if cursor else {})
+        reply = await self._client.call("GET", "/batches", params=params)
+
+        def read() -> Page:
+            page = self._page(reply)
+            batches = [self._normalised(batch) for batch in page.data]
+            last = not batches or page.has_more is False
+            return Page(batches, None if last else batches[-1].id, page.has_more)
+
+        return await read_apart(reply, read)
 
     # -- replies -----------------------------------------------------------------------------------
 
-    async def _read_page(self, reply: httpx.Response) -> tuple[list[RemoteBatch], bool | None]:
-        """Return a page's batches and whether more follow. A large one is read outside of the event loop,
-        which belongs to others as well: batches that name an error for each line make megabytes."""
-
-        def read() -> tuple[list[RemoteBatch], bool | None]:
-            page = self._page(reply)
-            return [self._normalised(batch) for batch in page.data], page.has_more
-
-        if len(reply.content) <= _LARGE_REPLY:
-            return read()
-        return await asyncio.to_thread(read)
-
     def _page(self, reply: httpx.Response) -> BatchPage:
-        return self._parse(BatchPage, reply, self._client.named("GET", "/batches"))
+        return parse(BatchPage, reply, self._client.named("GET", "/batches"))
 
     def _batch(self, reply: httpx.Response, call: Call) -> RemoteBatch:
-        return self._normalised(self._parse(BatchObject, reply, call))
+        return self._normalised(parse(BatchObject, reply, call))
 
     def _normalised(self, batch: BatchObject) -> RemoteBatch:
-        remote = batch.normalised(self._dialect.statuses)
-        if remote.status is RemoteStatus.UNKNOWN and remote.raw_status not in self._logged:
-            self._logged.add(remote.raw_status)
-            log.warning("Batch %s: unknown status %s counts as running", remote.id, remote.raw_status)
+        remote = self._strange.tell(batch.normalised(self._dialect.statuses))
         if remote.status is RemoteStatus.CANCELLING and self._never_ends(remote):
             if remote.id not in self._logged:
                 self._logged.add(remote.id)
@@ -334,27 +252,6 @@ class OpenAIBackend:
             return False
         return time.time() > created_at + self.limits.window_seconds + limit
 
-    @staticmethod
-    def _parse(model: type[M], reply: httpx.Response, call: Call) -> M:
-        try:
-            return model.model_validate(reply.json())
-        except (ValidationError, ValueError, RecursionError):
-            # Not chained: the cause would quote what the provider sent.
-            raise Unreachable(f"{call}: HTTP {reply.status_code} without the expected JSON") from None
-
-
-def _all_older(page: list[RemoteBatch], oldest: float) -> bool:
-    """Say whether a list that runs newest first has passed ``oldest``.
-
-    The order is not promised. Where a page is not in it, nothing is concluded: a batch that is missed
-    here would be paid for twice.
-    """
-    times = [batch.created_at for batch in page]
-    known = [moment for moment in times if moment is not None]
-    if len(known) < len(times) or not known:
-        return False
-    return known == sorted(known, reverse=True) and known[-1] < oldest
-
 
 def _checked_expiry(allowed: tuple[int, int] | None, seconds: int, which: str) -> int | None:
     if allowed is None or seconds == 0:
@@ -365,11 +262,9 @@ def _checked_expiry(allowed: tuple[int, int] | None, seconds: int, which: str) -
     return seconds
 
 
-def _quoted(identifier: str) -> str:
-    """Return an id as one path part. An empty one would ask for something else (``/files//content``)."""
-    if not identifier.strip():
-        raise Refused("an empty id cannot be asked for", reason="empty_id")
-    return quote(identifier, safe="")
+def _stored(reply: httpx.Response, call: Call) -> Stored:
+    file = parse(FileObject, reply, call)
+    return Stored(file.id, file.bytes)
 
 
 def _build(provider: Provider, address: str, api_key: str, options: BackendOptions) -> Backend:

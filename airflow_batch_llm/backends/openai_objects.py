@@ -1,20 +1,19 @@
 """The OpenAI family's batch, list and file objects, read with patience.
 
-Met in the wild: absent, null, "" and ``{}`` file ids; ISO and unix times; capitalised states; null
-counts; lists without ``has_more`` or without an envelope. Unknown fields are ignored.
+Met in the wild, beside what :mod:`~airflow_batch_llm.backends.fields` reads: capitalised states; lists
+without ``has_more`` or without an envelope. Unknown fields are ignored.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from airflow_batch_llm.backends.errors import MESSAGE_LIMIT, token
+from airflow_batch_llm.backends.fields import Counts, Strings, Text, Time, Whole
 from airflow_batch_llm.core.model import BatchError, RemoteBatch, RemoteStatus, ResultFile
 
 _STATUSES: dict[str, RemoteStatus] = {
@@ -33,57 +32,10 @@ _STATUSES: dict[str, RemoteStatus] = {
     "canceled": RemoteStatus.CANCELLED,
     "expired": RemoteStatus.EXPIRED,
 }
-_MILLISECONDS_FROM = 1e11  # as seconds that is the year 5138
 #: Codes (AIBrix, LLMock) of a batch whose uploaded file was not found when it was to run; OpenAI and OGX
 #: say it with the parameter.
 _INPUT_GONE = frozenset({"invalid_input_file", "missing_file"})
 _LINE_IN_TEXT = re.compile(r"Line (\d{1,9}): ")  # AIBrix
-
-
-def _text(value: Any) -> str | None:
-    """A non-empty string, else None: an absent file id may be null, "" or ``{}``."""
-    return value if isinstance(value, str) and value.strip() else None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None else None
-
-
-def _time(value: Any) -> float | None:
-    """Seconds since the epoch from a unix time (number or digits, s or ms) or an ISO 8601 text."""
-    number = _number(value)
-    if number is not None:
-        return number / 1000 if number > _MILLISECONDS_FROM else number
-    if not isinstance(value, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(value.strip())
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _strings(value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        return {}
-    return {str(name): text if isinstance(text, str) else str(text) for name, text in value.items()}
-
-
-def _counts(value: Any) -> dict[str, int]:
-    if not isinstance(value, Mapping):
-        return {}
-    return {str(name): max(_whole(count) or 0, 0) for name, count in value.items()}
 
 
 def _error_list(value: Any) -> list[Any]:
@@ -91,11 +43,6 @@ def _error_list(value: Any) -> list[Any]:
     if isinstance(data, Mapping):
         data = [data]
     return [item for item in data if isinstance(item, Mapping) and item] if isinstance(data, list) else []
-
-
-Text = Annotated[str | None, BeforeValidator(_text)]
-Time = Annotated[float | None, BeforeValidator(_time)]
-Whole = Annotated[int | None, BeforeValidator(_whole)]
 
 
 class BatchErrorObject(BaseModel):
@@ -130,8 +77,8 @@ class BatchObject(BaseModel):
     errors: Annotated[list[BatchErrorObject], BeforeValidator(_error_list)] = []
     created_at: Time = None
     expires_at: Time = None
-    request_counts: Annotated[dict[str, int], BeforeValidator(_counts)] = {}
-    metadata: Annotated[dict[str, str], BeforeValidator(_strings)] = {}
+    request_counts: Counts = {}
+    metadata: Strings = {}
 
     def normalised(self, extra_statuses: Mapping[str, str]) -> RemoteBatch:
         """Return it as the engine's noun. Files count in every state, ``failed`` included.
