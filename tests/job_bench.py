@@ -83,6 +83,7 @@ class Bench:
     on_deadline: OnDeadline = OnDeadline.COLLECT
     settings: Settings = QUICK
     options: dict[str, Any] = field(default_factory=dict)
+    provider: str = "openai"
     api_key: str | None = None
     fault: Callable[[str], None] = lambda point: None
     conn_id: str = "llm"
@@ -109,8 +110,8 @@ class Bench:
 
     def backend(self, server: LocalServer) -> Any:
         return make_backend(
-            "openai",
-            base_url=server.url,
+            self.provider,
+            base_url=server.url_of(self.provider),
             api_key=self.api_key or server.api_key,
             options={"create_timeout_seconds": self.settings.create_timeout, **self.options},
         )

@@ -26,6 +26,10 @@ class ServerSince:
     def url(self) -> str:
         return self._server.url
 
+    def url_of(self, protocol: str) -> str:
+        """Return the base URL of a protocol."""
+        return self._server.url_of(protocol)
+
     @property
     def api_key(self) -> str:
         return self._server.api_key
@@ -39,7 +43,7 @@ class ServerSince:
         return self._server.release(batch_id)
 
     def requests(self, method: str | None = None, path: str | None = None) -> list[dict[str, Any]]:
-        """Return the calls made to ``/v1``, in order."""
+        """Return the calls made to the APIs, in order."""
         return [
             call
             for call in self._server.requests()[self._calls_before :]
