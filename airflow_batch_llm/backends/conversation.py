@@ -40,6 +40,7 @@ class Media:
     :param mime_type: of the bytes, e.g. ``image/png``; "" for an address.
     :param data: the bytes in base64.
     :param name: a document's file name, "" where there is none.
+    :param detail: how closely an image is looked at (``low``, ``high``, ``original``); "" as the model likes.
     """
 
     kind: Literal["image", "file"]
@@ -47,6 +48,7 @@ class Media:
     mime_type: str = ""
     data: str = ""
     name: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Turn:
     """One message that is not an instruction.
 
     :param call_id: which call a ``tool`` turn answers.
-    :param tool_name: the name of the function called, found by that id; "" where it is not in the history.
+    :param tool_name: the name of the function called, found by that id, else as the message gives it; "" for
+        neither.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -111,13 +114,15 @@ class Chat:
 def chat_reader(template: RequestTemplate) -> Callable[[bytes], Chat]:
     """Return what reads a body of the template: parameters of the body go before those of the template.
 
+    Bodies that bring nothing but messages share the template's values: their ``settings`` are one object.
+
     :raises Refused: (from here or from the reader) the endpoint is another one; a message, tool or parameter
         that cannot be read; ``reason`` is its name. ``stream`` and more than one answer are refused.
     """
     if template.endpoint != CHAT:
         raise Refused(f"this reads chats, not {template.endpoint!r}", reason="endpoint")
     shared = {name: value for name, value in template.params.items() if value is not None}
-    _settings(dict(shared))  # the template's own faults are told before a row is read
+    of_template = _settings(dict(shared))  # the template's own faults are told before a row is read
 
     def read(body: bytes) -> Chat:
         try:
@@ -127,6 +132,10 @@ def chat_reader(template: RequestTemplate) -> Callable[[bytes], Chat]:
         if "messages" not in own:
             raise Refused("the request body has no 'messages'", reason="missing_messages")
         messages = own.pop("messages")
+        if not own:
+            tools, choice, limit, settings = of_template
+            system, turns = read_messages(messages)
+            return Chat(system, turns, tools, choice, limit, settings)
         merged = dict(shared)
         for name, value in own.items():
             if name in MAX_TOKENS:
@@ -162,6 +171,26 @@ def _settings(
 
 
 # -- messages --------------------------------------------------------------------------------------
+#: What a message of a role may hold, beside members that say nothing (null, an empty list).
+_MEMBERS = {
+    "system": frozenset({"role", "content"}),
+    "developer": frozenset({"role", "content"}),
+    "user": frozenset({"role", "content"}),
+    "assistant": frozenset({"role", "content", "refusal", "tool_calls"}),
+    "tool": frozenset({"role", "content", "tool_call_id", "name"}),
+}
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+
+
+def _refuse_others(value: Mapping[str, Any], known: frozenset[str], what: str) -> None:
+    """:raises Refused: a member that no other protocol has a place for; ``reason`` is its name."""
+    if value.keys() <= known:
+        return
+    for name, member in value.items():
+        if name not in known and member not in _NOTHING:
+            raise Refused(f"{what} has a member {name!r}, which is read by no other protocol", reason=name)
+
+
 def read_messages(messages: Any) -> tuple[tuple[str, ...], tuple[Turn, ...]]:
     """Return the instructions at the beginning and the turns after them.
 
@@ -178,6 +207,8 @@ def read_messages(messages: Any) -> tuple[tuple[str, ...], tuple[Turn, ...]]:
         if not isinstance(message, dict):
             raise Refused("a message is not an object", reason="messages")
         role = message.get("role")
+        if isinstance(role, str) and role in _MEMBERS:
+            _refuse_others(message, _MEMBERS[role], "a message")
         if role in ("system", "developer"):
             if turns:
                 raise Refused("a system message stands behind other messages", reason="role")
@@ -209,7 +240,9 @@ def _turn(role: Any, message: dict[str, Any], names: Mapping[str, str]) -> Turn:
         call_id = message.get("tool_call_id")
         if not isinstance(call_id, str) or not call_id:
             raise Refused("a tool's message names no call", reason="tool_call_id")
-        return Turn("tool", _parts(content), call_id=call_id, tool_name=names.get(call_id, ""))
+        named = message.get("name")
+        name = names.get(call_id) or (named if isinstance(named, str) else "")
+        return Turn("tool", _parts(content), call_id=call_id, tool_name=name)
     raise Refused("a message has a role that is none of system, user, assistant, tool", reason="role")
 
 
@@ -228,31 +261,46 @@ def _parts(content: Any) -> tuple[Text | Media, ...]:
     return tuple(_part(part) for part in content)
 
 
+_PART = {
+    "text": frozenset({"type", "text"}),
+    "image_url": frozenset({"type", "image_url"}),
+    "file": frozenset({"type", "file"}),
+}
+_IMAGE = frozenset({"url", "detail"})
+_FILE = frozenset({"file_data", "filename"})
+
+
 def _part(part: Any) -> Text | Media:
     kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind in _PART:
+        _refuse_others(part, _PART[kind], "a part of a message")
     if kind == "text" and isinstance(part.get("text"), str):
         return Text(part["text"])
     if kind == "image_url":
         image = part.get("image_url")
-        url = image.get("url") if isinstance(image, dict) else image
-        if isinstance(url, str):
-            return _media("image", url, "")
+        image = image if isinstance(image, dict) else {"url": image}
+        _refuse_others(image, _IMAGE, "an image")
+        if isinstance(image.get("url"), str):
+            detail = image.get("detail")
+            return _media("image", image["url"], detail="" if detail in (None, "auto") else str(detail))
     if kind == "file" and isinstance(part.get("file"), dict):
         file = part["file"]
+        _refuse_others(file, _FILE, "a file")
         if isinstance(file.get("file_data"), str):
             name = file.get("filename")
-            return _media("file", file["file_data"], name if isinstance(name, str) else "")
+            return _media("file", file["file_data"], name=name if isinstance(name, str) else "")
     raise Refused(
         "a message has a part that is neither text, image_url nor a file with its data", reason="content"
     )
 
 
-def _media(kind: Literal["image", "file"], url: str, name: str) -> Media:
+def _media(kind: Literal["image", "file"], url: str, *, name: str = "", detail: str = "") -> Media:
     found = _DATA_URL.fullmatch(url)
     if found:
-        return Media(kind, mime_type=found[1].lower(), data="".join(found[2].split()), name=name)
+        data = "".join(found[2].split())
+        return Media(kind, mime_type=found[1].lower(), data=data, name=name, detail=detail)
     if url.startswith(("https://", "http://")):
-        return Media(kind, url=url, name=name)
+        return Media(kind, url=url, name=name, detail=detail)
     raise Refused(f"the address of an {kind} is neither http(s) nor a base64 data URL", reason="content")
 
 
@@ -273,12 +321,16 @@ def read_tools(tools: Any) -> tuple[Tool, ...]:
     return tuple(_tool(tool) for tool in tools)
 
 
+_FUNCTION = frozenset({"name", "description", "parameters", "strict"})
+
+
 def _tool(tool: Any) -> Tool:
     function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise Refused(
             'a tool is not {"type": "function", "function": {"name": …, "parameters": …}}', reason="tools"
         )
+    _refuse_others(function, _FUNCTION, "a tool")
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
         raise Refused("a tool's parameters are not a JSON schema", reason="tools")
