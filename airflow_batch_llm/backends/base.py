@@ -17,7 +17,7 @@ import httpx
 
 from airflow_batch_llm import __version__
 from airflow_batch_llm.backends.errors import ErrorFacts, parse_error_body
-from airflow_batch_llm.backends.openai_verdicts import KEY_CODES, QUEUE_FULL_CODES
+from airflow_batch_llm.backends.openai_verdicts import FILES_FULL_CODES, KEY_CODES, QUEUE_FULL_CODES
 from airflow_batch_llm.backends.options import BackendOptions
 from airflow_batch_llm.backends.retrying import Again, SafeRetry, T, retry_after, should_retry
 from airflow_batch_llm.core.endings import ACCOUNT_CODES
@@ -66,6 +66,7 @@ class ApiClient:
     :param connect_timeout: seconds to connect.
     :param timeout: seconds without a byte before a call fails.
     :param retry: how safe calls are repeated.
+    :param query: parameters of each call's address (Azure: ``api-version``); no secrets.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ApiClient:
         connect_timeout: float,
         timeout: float,
         retry: SafeRetry,
+        query: Mapping[str, str] | None = None,
     ) -> None:
         self.base_url = _checked_url(base_url)
         self.host = self.base_url.host
@@ -86,6 +88,7 @@ class ApiClient:
         self._timeout = httpx.Timeout(timeout, connect=connect_timeout)
         self._connect_timeout = connect_timeout
         self._retry = retry
+        self._query = dict(query or {})
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -110,7 +113,8 @@ class ApiClient:
 
     def url(self, path: str) -> httpx.URL:
         """Return the address of ``path`` (from ``/``) below the base URL."""
-        return httpx.URL(str(self.base_url).rstrip("/") + path)
+        url = httpx.URL(str(self.base_url).rstrip("/") + path)
+        return url.copy_merge_params(self._query) if self._query else url
 
     def named(self, method: str, path: str) -> Call:
         """Return the call as messages name it."""
@@ -153,10 +157,19 @@ class ApiClient:
 
         return await self.repeat(attempt)
 
-    async def call_once(self, method: str, path: str, *, seconds: float, **arguments: Any) -> httpx.Response:
+    async def call_once(
+        self,
+        method: str,
+        path: str,
+        *,
+        seconds: float,
+        refused: Callable[[httpx.Response, Call], None] = lambda reply, call: None,
+        **arguments: Any,
+    ) -> httpx.Response:
         """Make a call that must not be repeated: exactly one request; return its 2xx reply.
 
         :param seconds: for the whole call.
+        :param refused: is shown a reply by which nothing was done, and may raise what it stands for.
         :raises InDoubt: time-out, reset, 5xx, 408 or 409: it may have taken effect.
         :raises Unreachable: no connection came about, so nothing was sent.
         :raises ProviderError: the provider refused and did nothing.
@@ -173,15 +186,26 @@ class ApiClient:
         if status >= 500 or status in (300, 302, 303, 408, 409):
             raise InDoubt(f"{call}: HTTP {status}; it may have taken effect")
         if not reply.is_success:
+            refused(reply, call)
             raise error_of(reply, call)
         return reply
 
-    async def _send(self, call: Call, **arguments: Any) -> httpx.Response:
+    async def _send(
+        self, call: Call, *, params: Mapping[str, Any] | None = None, **arguments: Any
+    ) -> httpx.Response:
         url = self.url(call.path)
+        if params:
+            url = url.copy_merge_params(dict(params))
         return await self.http().request(call.method, url, headers=self.headers_for(url), **arguments)
 
 
-def client_for(base_url: str, headers: Mapping[str, str], options: BackendOptions) -> ApiClient:
+def client_for(
+    base_url: str,
+    headers: Mapping[str, str],
+    options: BackendOptions,
+    *,
+    query: Mapping[str, str] | None = None,
+) -> ApiClient:
     """Return the client of a connection: its time-outs, and its own headers before those of the protocol.
 
     :raises ConfigurationError: an address or a header that cannot be used.
@@ -196,6 +220,7 @@ def client_for(base_url: str, headers: Mapping[str, str], options: BackendOption
         connect_timeout=options.connect_timeout_seconds,
         timeout=options.timeout_seconds,
         retry=SafeRetry(retries=options.max_retries, budget=options.retry_budget_seconds),
+        query=query,
     )
 
 
@@ -214,7 +239,8 @@ def raise_for(reply: httpx.Response, call: Call, *, keep: frozenset[int] = froze
         or not should_retry(reply.status_code, reply.headers)
     ):
         raise error
-    raise Again(error, retry_after(reply.headers))
+    delay = retry_after(reply.headers)
+    raise Again(error, delay if delay is not None else getattr(error, "retry_after", None))
 
 
 def error_of(reply: httpx.Response, call: Call) -> ProviderError:
@@ -225,8 +251,12 @@ def error_of(reply: httpx.Response, call: Call) -> ProviderError:
     if codes & ACCOUNT_CODES or status == 402:
         return AccountError(f"{what}: the account cannot pay or lacks access; check its plan and balance")
     wait = retry_after(reply.headers)
+    wait = wait if wait is not None else facts.retry_after
     if codes & QUEUE_FULL_CODES or (status in (400, 429) and _mentions(facts, QUEUE_FULL_CODES)):
         return RateLimited(f"{what}: the queue is full", retry_after=wait, reason="queue_full")
+    if status == 400 and codes & FILES_FULL_CODES:
+        what = f"{what}: it holds as many files as it may; delete some, and let uploads expire"
+        return Refused(f"{what} (option input_expiry_seconds)", status_code=400, reason="files_full")
     if status in (401, 403) or (status < 500 and codes & KEY_CODES):
         return AuthError(f"{what}: the key is wrong, revoked or lacks a permission; check the connection")
     if status == 429:

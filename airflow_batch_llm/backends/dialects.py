@@ -21,6 +21,7 @@ class Dialect:
     :param base_url: where the provider is, None where the user must say so.
     :param limits: what one batch may hold.
     :param endpoints: paths that a batch can be made of; a server of one's own says itself which it serves.
+    :param paths: endpoints that the server calls otherwise in lines and batches -> its own name of them.
     :param key_required: whether calls without a key are pointless.
     :param auth_header: header that carries the key, after ``auth_prefix``.
     :param completion_window: value of ``completion_window`` on create.
@@ -41,6 +42,7 @@ class Dialect:
     base_url: str | None
     limits: Limits
     endpoints: frozenset[str] = frozenset(ENDPOINTS.values())
+    paths: Mapping[str, str] = field(default_factory=dict)
     key_required: bool = True
     auth_header: str = "Authorization"
     auth_prefix: str = "Bearer "
@@ -55,6 +57,10 @@ class Dialect:
     title: str = ""
     wire_tested: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def path_of(self, endpoint: str) -> str:
+        """Return what the server calls an endpoint."""
+        return self.paths.get(endpoint, endpoint)
 
 
 def _limits(requests: int, megabytes: int, line_megabytes: int) -> Limits:

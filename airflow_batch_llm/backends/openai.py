@@ -15,16 +15,15 @@ from typing import Any
 import httpx
 
 from airflow_batch_llm.backends.base import ApiClient, Call, client_for
-from airflow_batch_llm.backends.content import fetch_content
 from airflow_batch_llm.backends.dialects import DIALECTS, Dialect
+from airflow_batch_llm.backends.files import FileStore
 from airflow_batch_llm.backends.listing import BatchList, Page
 from airflow_batch_llm.backends.openai_lines import line_encoder
-from airflow_batch_llm.backends.openai_objects import BatchObject, BatchPage, FileObject
+from airflow_batch_llm.backends.openai_objects import BatchObject, BatchPage
 from airflow_batch_llm.backends.openai_rows import decode_row
 from airflow_batch_llm.backends.options import BackendOptions
 from airflow_batch_llm.backends.provider import Provider
 from airflow_batch_llm.backends.replies import StrangeStatuses, parse, quoted, read_apart
-from airflow_batch_llm.backends.uploads import Stored, send_file
 from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus, RequestTemplate, ResultFile, Row
 from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder
 from airflow_batch_llm.exceptions import ConfigurationError, InDoubt, NotFound, Refused, Unreachable
@@ -57,6 +56,7 @@ class OpenAIBackend:
         self._dialect = dialect
         self._client = client
         self._options = options
+        self._files = FileStore(client, "/files", options.transfer_timeout_seconds)
         self._list = BatchList(client.named("GET", "/batches"), self._read_page)
         self._strange = StrangeStatuses()
         self._logged: set[str] = set()
@@ -93,15 +93,7 @@ class OpenAIBackend:
         if self._input_expiry:
             fields["expires_after[anchor]"] = "created_at"
             fields["expires_after[seconds]"] = str(self._input_expiry)
-        return await send_file(
-            self._client,
-            "/files",
-            local,
-            name,
-            fields=fields,
-            seconds=self._options.transfer_timeout_seconds,
-            read=_stored,
-        )
+        return await self._files.upload(local, name, fields)
 
     async def ready(self, file_id: str) -> float | None:
         """Return None: an upload can be used at once."""
@@ -113,27 +105,11 @@ class OpenAIBackend:
         :raises TransferError: it did not arrive whole, after some tries.
         :raises NotFound: the provider has it no more.
         """
-        path = f"/files/{quoted(file.file_id)}"
-        timeout = self._client.timeout(self._options.transfer_timeout_seconds)
-        expected = await self._size_of(path)
-        await fetch_content(self._client, f"{path}/content", local, expected=expected, timeout=timeout)
+        await self._files.download(file.file_id, local)
 
     async def delete_file(self, file_id: str) -> None:
         """Delete a file; one that is gone already is fine."""
-        try:
-            await self._client.call("DELETE", f"/files/{quoted(file_id)}")
-        except NotFound:
-            log.debug("File %s was gone already", file_id)
-
-    async def _size_of(self, path: str) -> int | None:
-        """Return the size the provider names for a file, None where it names none."""
-        try:
-            reply = await self._client.call("GET", path)
-            return parse(FileObject, reply, self._client.named("GET", path)).bytes
-        except (NotFound, Refused, Unreachable) as e:
-            # Some gateways serve the content only; whether the file is there, the content call says.
-            log.debug("No size of %s: %s", path, e)
-            return None
+        await self._files.delete(file_id)
 
     # -- batches -----------------------------------------------------------------------------------
 
@@ -147,7 +123,10 @@ class OpenAIBackend:
         body.setdefault("completion_window", self._dialect.completion_window)
         if self._output_expiry:
             body.setdefault("output_expires_after", {"anchor": "created_at", "seconds": self._output_expiry})
-        body |= {"input_file_id": order.input_file_id, "endpoint": order.template.endpoint}
+        body |= {
+            "input_file_id": order.input_file_id,
+            "endpoint": self._dialect.path_of(order.template.endpoint),
+        }
         if self._dialect.metadata:
             body["metadata"] = dict(order.metadata)
         call = self._client.named("POST", "/batches")
@@ -260,11 +239,6 @@ def _checked_expiry(allowed: tuple[int, int] | None, seconds: int, which: str) -
     if not least <= seconds <= most:
         raise ConfigurationError(f"{which}_expiry_seconds must be 0 or from {least} to {most}")
     return seconds
-
-
-def _stored(reply: httpx.Response, call: Call) -> Stored:
-    file = parse(FileObject, reply, call)
-    return Stored(file.id, file.bytes)
 
 
 def _build(provider: Provider, address: str, api_key: str, options: BackendOptions) -> Backend:

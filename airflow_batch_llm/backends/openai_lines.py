@@ -39,7 +39,7 @@ def line_encoder(template: RequestTemplate, dialect: Dialect) -> LineEncoder:
             f"{dialect.name} batches are not built for endpoint {template.endpoint!r}; known: {known}",
             reason="endpoint",
         )
-    middle = b'","method":"POST","url":' + jsonl.dumps(template.endpoint) + b',"body":'
+    middle = b'","method":"POST","url":' + jsonl.dumps(dialect.path_of(template.endpoint)) + b',"body":'
     if template.native:
         return _native_encoder(middle)
     form = _Form(template.endpoint, dialect)

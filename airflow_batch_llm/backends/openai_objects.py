@@ -111,10 +111,3 @@ class BatchPage(BaseModel):
     @classmethod
     def _bare_array(cls, value: Any) -> Any:
         return {"data": value} if isinstance(value, list) else value
-
-
-class FileObject(BaseModel):
-    """An uploaded or written file."""
-
-    id: str = Field(min_length=1)
-    bytes: Whole = None

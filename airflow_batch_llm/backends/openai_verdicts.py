@@ -20,6 +20,8 @@ KEY_CODES = frozenset(
 )
 #: Codes of a queue that is full: a later try of the same batch can pass.
 QUEUE_FULL_CODES = frozenset({"token_limit_exceeded"})
+#: Codes of a provider that takes no further file (Azure: 500 uploads without an expiry, 10,000 with one).
+FILES_FULL_CODES = frozenset({"quotaexceeded"})
 
 
 class Part(StrEnum):
@@ -185,6 +187,15 @@ RULES: tuple[Rule, ...] = (
         # Not ``account``: a wrong ``escalate_to`` would halt a job whose own model is fine.
         "the key does not have the model that the request names; re-drive it with another",
     ),
+    Rule(
+        Part.CODE,
+        ("deploymentnotfound", "operationnotsupported"),
+        Verdict.BAD_REQUEST,
+        "the deployment that the request names is not there, or cannot do this",
+        "Azure",
+    ),
+    Rule(Part.CODE, ("toomanyrequests", "ratelimitreached"), Verdict.RATE_LIMITED, "a rate limit", "Azure"),
+    Rule(Part.CODE, ("serviceunavailable",), Verdict.SERVER_ERROR, "down for a moment", "Azure"),
     Rule(
         Part.CODE,
         (

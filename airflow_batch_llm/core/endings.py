@@ -33,7 +33,16 @@ ACCOUNT_CODES = frozenset(
 FAILED_WHOLE = "batch_failed_whole"
 #: Faults that every line shares although the provider names only the first.
 SHARED_CODES = frozenset(
-    {"model_not_found", "mismatched_model", "model_mismatch", "invalid_url", "url_mismatch", "unknown_model"}
+    {
+        "model_not_found",
+        "mismatched_model",
+        "model_mismatch",
+        "invalid_url",
+        "url_mismatch",
+        "unknown_model",
+        "input_no_permissions",
+        "input_modified",
+    }
 )
 
 
