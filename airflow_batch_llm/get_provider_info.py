@@ -9,6 +9,9 @@ from typing import Any
 
 _INTEGRATION = "LLM batch jobs"
 
+#: What the form's field "Dialect" offers: the names of the providers (``backends.registry``), in its order.
+DIALECTS = ("openai", "generic")
+
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's description (schema: ``airflow/provider_info.schema.json``)."""
@@ -72,9 +75,10 @@ def _connection_fields() -> dict[str, Any]:
         "dialect": {
             "label": "Dialect",
             "description": (
-                "Whose batch protocol the base URL speaks; generic: a server with OpenAI's files and batches."
+                "Whose batch protocol is spoken (batch-llm providers); generic: a server with OpenAI's "
+                "files and batches."
             ),
-            "schema": {"type": "string", "default": "openai", "enum": ["openai", "generic"]},
+            "schema": {"type": "string", "default": "openai", "enum": list(DIALECTS)},
         },
         "model": _text("Default model", "Used where a task names no model, e.g. gpt-5-mini."),
         "max_requests": _number(
@@ -91,6 +95,28 @@ def _connection_fields() -> dict[str, Any]:
             "description": "Time allowed for one reply; creating a batch has [batch_llm] create_timeout.",
             "schema": {"type": ["number", "null"], "exclusiveMinimum": 0},
         },
+        "api_version": _text(
+            "API version",
+            "Anthropic: the anthropic-version header. Azure: that version's older paths. Gemini: the part of "
+            "the paths. Empty: what this package was made for.",
+        ),
+        "auth": {
+            "label": "Auth",
+            "description": (
+                "How the key is sent, where there are two ways: key (a header of its own), or bearer (a "
+                "Microsoft Entra token for Azure, say). Empty: the provider's usual way."
+            ),
+            "schema": {"type": ["string", "null"], "enum": ["key", "bearer", None]},
+        },
+        "inline": {
+            "label": "Inline requests",
+            "description": (
+                "Send the requests with the create call in place of an upload, where a provider has both "
+                "(Gemini, Mistral)."
+            ),
+            "schema": {"type": ["boolean", "null"]},
+        },
+        "betas": _text("Betas", "Anthropic: names for the anthropic-beta header, with commas between them."),
     }
 
 

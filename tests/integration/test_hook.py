@@ -123,7 +123,7 @@ def test_both_hooks_send_the_same_key_to_the_same_address(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"conn_type": "http", "password": KEY}, "batch_llm and openai"),
+        ({"conn_type": "http", "password": KEY}, "accepted are batch_llm, openai"),
         ({"conn_type": "batch_llm"}, "no API key"),
         ({"conn_type": "batch_llm", "password": "  "}, "no API key"),
         ({"conn_type": "openai"}, "no API key"),

@@ -15,6 +15,7 @@ import pytest
 from airflow.configuration import conf
 
 from airflow_batch_llm import __version__
+from airflow_batch_llm.backends import providers
 from airflow_batch_llm.get_provider_info import get_provider_info
 from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
 from airflow_batch_llm.hooks.settings import Settings
@@ -68,7 +69,7 @@ def test_the_form_has_every_field_with_its_schema(form: Any) -> None:
     declared = get_provider_info()["connection-types"][0]["conn-fields"]
 
     assert set(form.extra_fields) == set(declared)
-    assert form.extra_fields["dialect"]["schema"]["enum"] == ["openai", "generic"]
+    assert form.extra_fields["dialect"]["schema"]["enum"] == list(providers())
     assert form.extra_fields["dialect"]["value"] == "openai"
     assert form.extra_fields["max_requests"]["schema"]["minimum"] == 1
     for name, field in form.extra_fields.items():
@@ -79,7 +80,8 @@ def test_the_form_has_every_field_with_its_schema(form: Any) -> None:
 def test_what_the_form_stores_is_what_the_hook_reads(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = {
         "dialect": "generic", "model": "m-1", "max_requests": 10, "max_bytes": 1000, "max_line_bytes": 100,
-        "organization": "org", "project": "proj", "timeout": 5,
+        "organization": "org", "project": "proj", "timeout": 5, "api_version": "2025-04-01-preview",
+        "auth": "key", "inline": True, "betas": "one-1",
     }  # fmt: skip
     assert set(samples) == set(form.extra_fields)
     stored = {"conn_type": "batch_llm", "host": "http://localhost:1/v1", "password": KEY, "extra": samples}
@@ -91,6 +93,7 @@ def test_what_the_form_stores_is_what_the_hook_reads(form: Any, monkeypatch: pyt
     assert dict(account.options) == {
         "max_requests": 10, "max_bytes": 1000, "max_line_bytes": 100,
         "organization": "org", "project": "proj", "timeout_seconds": 5.0,
+        "api_version": "2025-04-01-preview", "auth": "key", "inline": True, "betas": ("one-1",),
     }  # fmt: skip
 
 
@@ -170,7 +173,7 @@ def test_a_connection_that_cannot_be_used_fails_with_the_reason(monkeypatch: pyt
     passed, message = BatchLLMHook("llm_test").test_connection()
 
     assert not passed
-    assert "batch_llm and openai" in message
+    assert "accepted are batch_llm, openai" in message
 
 
 @pytest.mark.parametrize("conn_type", TYPES)

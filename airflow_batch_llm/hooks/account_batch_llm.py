@@ -1,0 +1,72 @@
+"""Connections of this package's own type, ``batch_llm``. The form's fields stand in ``get_provider_info``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator
+
+from airflow_batch_llm.hooks.account_fields import Account, Shared, account_of, given, parse
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+
+class BatchLLMExtra(Shared):
+    """The fields of the form beside base URL and key."""
+
+    organization: str | None = None
+    project: str | None = None
+    timeout: float | None = Field(default=None, gt=0)
+    api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]{1,40}$")
+    auth: Literal["key", "bearer"] | None = None
+    inline: bool | None = None
+    betas: tuple[str, ...] | None = None
+
+    @field_validator("betas", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """Read what a form field can hold: names with commas between them."""
+        if isinstance(value, str):
+            return tuple(name.strip() for name in value.split(",") if name.strip()) or None
+        return value
+
+
+def read(connection: Connection, extra: Mapping[str, Any]) -> Account:
+    """Return the account of a ``batch_llm`` connection. :raises ConfigurationError: it cannot be used."""
+    fields = parse(BatchLLMExtra, connection, extra)
+    return account_of(
+        connection,
+        fields,
+        provider=fields.dialect or "openai",
+        base_url=_address(connection),
+        api_key=connection.password,
+        model=fields.model,
+        options=given(
+            fields,
+            "organization",
+            "project",
+            "api_version",
+            "auth",
+            "inline",
+            "betas",
+            timeout="timeout_seconds",
+        ),
+    )
+
+
+def _address(connection: Connection) -> str | None:
+    """Join what Airflow takes apart where a connection is given as ``batch-llm://https://host:port/path``."""
+    host = (connection.host or "").strip()
+    if not host:
+        return None
+    scheme, separator, rest = host.partition("://")
+    network, slash, path = rest.partition("/")
+    if not separator:
+        return host
+    if connection.port and not network.rpartition(":")[2].isdigit():
+        network = f"{network}:{connection.port}"
+    if connection.schema and not path:
+        slash, path = "/", connection.schema
+    return f"{scheme}://{network}{slash}{path}"
