@@ -23,7 +23,9 @@ CREATE TABLE IF NOT EXISTS file (
     lines INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     expires_at INTEGER,
-    deleted INTEGER NOT NULL DEFAULT 0
+    deleted INTEGER NOT NULL DEFAULT 0,
+    dialect TEXT NOT NULL DEFAULT 'openai',
+    extra TEXT
 );
 CREATE TABLE IF NOT EXISTS batch (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -98,6 +100,12 @@ CREATE TABLE IF NOT EXISTS row_counter (
 ) WITHOUT ROWID;
 """
 
+#: Columns that the first version did not have.
+_ADDED = {
+    "batch": {"extra": "TEXT", "deleted": "INTEGER NOT NULL DEFAULT 0"},
+    "file": {"dialect": "TEXT NOT NULL DEFAULT 'openai'", "extra": "TEXT"},
+}
+
 
 class Database:
     """One SQLite file, opened once by every thread that asks."""
@@ -113,10 +121,11 @@ class Database:
     @staticmethod
     def _add_columns(connection: sqlite3.Connection) -> None:
         """Bring a folder of an earlier version up to date."""
-        known = {row["name"] for row in connection.execute("PRAGMA table_info(batch)")}
-        for name, kind in (("extra", "TEXT"), ("deleted", "INTEGER NOT NULL DEFAULT 0")):
-            if name not in known:
-                connection.execute(f"ALTER TABLE batch ADD COLUMN {name} {kind}")
+        for table, columns in _ADDED.items():
+            known = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
+            for name, kind in columns.items():
+                if name not in known:
+                    connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
     def connection(self) -> sqlite3.Connection:
         """Return this thread's connection, for reading."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from airflow_batch_llm.server.database import Database
 
 #: Files live 30 days unless asked otherwise (OpenAI's rule for the purposes batch and batch_output).
 DEFAULT_LIFE = 30 * 86_400
-_COLUMNS = "seq, id, filename, purpose, bytes, lines, created_at, expires_at"
+_COLUMNS = "seq, id, filename, purpose, bytes, lines, created_at, expires_at, dialect, extra"
 _UNFINISHED = (
     "SELECT input_file_id FROM batch"
     " WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
@@ -24,7 +26,10 @@ _LIVES = "deleted = 0 AND (expires_at IS NULL OR expires_at > ?)"
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One file as clients see it. Times are unix seconds; ``lines`` is counted on upload, 0 for results."""
+    """One file as clients see it. Times are unix seconds; ``lines`` is counted on upload, 0 for results.
+
+    ``dialect`` is the protocol it came over, ``extra`` what that protocol keeps with it (JSON text).
+    """
 
     seq: int
     id: str
@@ -34,6 +39,13 @@ class StoredFile:
     lines: int
     created_at: int
     expires_at: int | None
+    dialect: str = "openai"
+    extra: str | None = None
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Return what the protocol keeps with it."""
+        return json.loads(self.extra) if self.extra else {}
 
 
 class FileStore:
@@ -54,18 +66,43 @@ class FileStore:
         """Return where the bytes of a file are (they may be gone)."""
         return self._folder / file_id
 
-    def add(self, temporary: Path, *, filename: str, purpose: str, lines: int, life: int) -> StoredFile:
-        """Keep an upload: rename it into place, then record it.
+    def add(
+        self,
+        temporary: Path,
+        *,
+        filename: str,
+        purpose: str,
+        lines: int,
+        life: int,
+        file_id: str | None = None,
+        dialect: str = "openai",
+        extra: Mapping[str, Any] | None = None,
+    ) -> StoredFile:
+        """Keep an upload: record it and rename it into place.
 
         :param life: seconds until the file expires.
+        :param file_id: None for an id such as OpenAI's.
+        :raises FileExistsError: a file has, or had, this id.
         """
-        file_id = "file-" + secrets.token_hex(12)
+        file_id = file_id or "file-" + secrets.token_hex(12)
         size = temporary.stat().st_size
-        os.replace(temporary, self.path(file_id))
         with self._db.write() as connection:
-            insert_file(
-                connection, file_id, filename=filename, purpose=purpose, size=size, lines=lines, life=life
-            )
+            try:
+                insert_file(
+                    connection,
+                    file_id,
+                    filename=filename,
+                    purpose=purpose,
+                    size=size,
+                    lines=lines,
+                    life=life,
+                    dialect=dialect,
+                    extra=extra,
+                )
+            except sqlite3.IntegrityError as e:
+                raise FileExistsError(file_id) from e
+            # Within the transaction: bytes of which no row tells are removed at the next start.
+            os.replace(temporary, self.path(file_id))
         found = self.get(file_id)
         assert found is not None
         return found
@@ -83,11 +120,20 @@ class FileStore:
         return StoredFile(*row) if row else None
 
     def page(
-        self, *, purpose: str | None, after: str | None, limit: int, newest_first: bool
+        self,
+        *,
+        purpose: str | None,
+        after: str | None,
+        limit: int,
+        newest_first: bool,
+        dialect: str = "openai",
     ) -> tuple[Sequence[StoredFile], bool]:
-        """Return one page of files and whether more follow. :raises KeyError: ``after`` is unknown."""
-        where = [_LIVES]
-        values: list[object] = [int(time.time())]
+        """Return one page of a protocol's files and whether more follow.
+
+        :raises KeyError: ``after`` is unknown.
+        """
+        where = [_LIVES, "dialect = ?"]
+        values: list[object] = [int(time.time()), dialect]
         if purpose is not None:
             where.append("purpose = ?")
             values.append(purpose)
@@ -146,11 +192,23 @@ def insert_file(
     size: int,
     lines: int,
     life: int,
+    dialect: str = "openai",
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Record a file whose bytes are in place, in the caller's transaction."""
+    """Record a file in the caller's transaction. :raises sqlite3.IntegrityError: the id is taken."""
     now = int(time.time())
     connection.execute(
-        "INSERT INTO file (id, filename, purpose, bytes, lines, created_at, expires_at)"
-        " VALUES (?,?,?,?,?,?,?)",
-        (file_id, filename, purpose, size, lines, now, now + life),
+        "INSERT INTO file (id, filename, purpose, bytes, lines, created_at, expires_at, dialect, extra)"
+        " VALUES (?,?,?,?,?,?,?,?,?)",
+        (
+            file_id,
+            filename,
+            purpose,
+            size,
+            lines,
+            now,
+            now + life,
+            dialect,
+            None if extra is None else json.dumps(extra),
+        ),
     )
