@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import sqlite3
@@ -76,6 +77,27 @@ class StoredBatch:
         """Return what the scenario does to this batch."""
         return BatchRule.model_validate_json(self.fault) if self.fault else None
 
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Return what the protocol keeps with it."""
+        return json.loads(self.extra) if self.extra else {}
+
+    @property
+    def has_error_file(self) -> bool:
+        """Say whether one that completes has an error file even where no row failed (``extra``)."""
+        return self.ending is None and bool(self.kept.get("error_file"))
+
+    def result_id(self, kind: str) -> str:
+        """Return the id of its ``output`` or ``error`` file: the protocol's own (``extra``), or OpenAI's.
+
+        It stays the same, so that a killed server can finish the batch again.
+        """
+        own: dict[str, str] = self.kept.get("result_ids", {})
+        return (
+            own.get(kind)
+            or "file-" + hashlib.blake2b(f"{self.id}/{kind}".encode(), digest_size=12).hexdigest()
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -91,12 +113,26 @@ class Progress:
     output_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A scenario's generation, and its rule for a batch that is about to be created."""
+
+    generation: int
+    rule: BatchRule | None
+
+
 class BatchStore:
     """Batches by id."""
 
     def __init__(self, database: Database, scenarios: ScenarioStore) -> None:
         self._db = database
         self._scenarios = scenarios
+
+    def draw(self) -> Drawn:
+        """Draw what the scenario in force does to the next batch, for a protocol that refuses at creation."""
+        generation, _ = self._scenarios.current()
+        with self._db.write() as connection:
+            return Drawn(generation, self._scenarios.draw_batch(connection, generation))
 
     def create(
         self,
@@ -110,17 +146,19 @@ class BatchStore:
         batch_id: str | None = None,
         model: str | None = None,
         extra: Mapping[str, Any] | None = None,
+        drawn: Drawn | None = None,
     ) -> StoredBatch:
         """Insert a batch, ``validating``, under the scenario in force.
 
         :param batch_id: None for an id such as OpenAI's.
         :param model: where the whole batch has one that its lines do not name.
+        :param drawn: what was drawn for it already.
         """
-        generation, _ = self._scenarios.current()
+        generation = drawn.generation if drawn else self._scenarios.current()[0]
         now = int(time.time())
         batch_id = batch_id or "batch_" + secrets.token_hex(16)
         with self._db.write() as connection:
-            rule = self._scenarios.draw_batch(connection, generation)
+            rule = drawn.rule if drawn else self._scenarios.draw_batch(connection, generation)
             connection.execute(
                 "INSERT INTO batch (id, dialect, endpoint, input_file_id, completion_window, metadata,"
                 " output_seconds, scenario, fault, status, created_at, expires_at, model, extra)"
@@ -159,29 +197,36 @@ class BatchStore:
         return found
 
     def page(
-        self, *, after: str | None, limit: int, dialect: str | None = None
+        self, *, after: str | None, limit: int, dialect: str | None = None, before: str | None = None
     ) -> tuple[Sequence[StoredBatch], bool]:
         """Return batches, newest first, and whether more follow.
 
+        :param before: the page that comes just before this batch (newer ones), and whether still newer ones
+            are there; not together with ``after``.
         :param dialect: of this protocol only.
-        :raises KeyError: ``after`` is unknown.
+        :raises KeyError: ``after`` or ``before`` is unknown. One that was deleted still marks its place.
         """
-        before = None
-        if after is not None:
-            found = self.get(after)
-            if found is None:
-                raise KeyError(after)
-            before = found.seq
+        cursor = after if after is not None else before
+        seq = self._place(cursor) if cursor is not None else None
+        beyond, order = ("seq > ?", "ASC") if before is not None else ("seq < ?", "DESC")
         rows = (
             self._db.connection()
             .execute(
-                "SELECT * FROM batch WHERE (? IS NULL OR seq < ?) AND (? IS NULL OR dialect = ?)"
-                " AND deleted = 0 ORDER BY seq DESC LIMIT ?",
-                (before, before, dialect, dialect, limit + 1),
+                f"SELECT * FROM batch WHERE (? IS NULL OR {beyond}) AND (? IS NULL OR dialect = ?)"
+                f" AND deleted = 0 ORDER BY seq {order} LIMIT ?",
+                (seq, seq, dialect, dialect, limit + 1),
             )
             .fetchall()
         )
-        return [_batch(row) for row in rows[:limit]], len(rows) > limit
+        found = [_batch(row) for row in rows[:limit]]
+        return found[::-1] if before is not None else found, len(rows) > limit
+
+    def _place(self, batch_id: str) -> int:
+        row = self._db.connection().execute("SELECT seq FROM batch WHERE id = ?", (batch_id,)).fetchone()
+        if row is None:
+            raise KeyError(batch_id)
+        place: int = row["seq"]
+        return place
 
     def unfinished(self) -> list[StoredBatch]:
         """Return the batches that the engine has work with, oldest first."""

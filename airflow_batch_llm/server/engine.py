@@ -7,7 +7,6 @@ committed and goes on from there: a row is charged once a batch, and no line is 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import os
@@ -128,6 +127,8 @@ class Engine:
             batch.status == "cancelling" and batch.rows_done == batch.total
         ):
             self._finish(batch, scenario)
+        elif batch.status == "cancelling" and scenario.pace.cancel_completes:
+            self._execute_piece(batch, scenario, batch.total - batch.rows_done)
         elif batch.status == "cancelling":
             self._leave_out_piece(batch, "batch_cancelled", scenario)
         else:
@@ -152,7 +153,9 @@ class Engine:
 
     def _check(self, batch: StoredBatch, scenario: Scenario) -> None:
         checker = self._dialects[batch.dialect].checker(batch.endpoint, scenario.unknown_models)
-        total, error = check_file(self._files.path(batch.input_file_id), checker, self._limits)
+        total, error = check_file(
+            self._files.path(batch.input_file_id), checker, self._limits.of(batch.dialect)
+        )
         if error is None:
             self._batches.begin(batch, total=total, model=checker.model)
         else:
@@ -242,9 +245,10 @@ class Engine:
         """Put the result files in place, then record files and end in one transaction."""
         made: list[tuple[str, str]] = []
         for kind, size in (("output", batch.output_bytes), ("error", batch.error_bytes)):
-            if not size and scenario.absent_file_id != "empty_file":
+            empty = scenario.absent_file_id == "empty_file" or (kind == "error" and batch.has_error_file)
+            if not size and not empty:
                 continue
-            file_id = "file-" + hashlib.blake2b(f"{batch.id}/{kind}".encode(), digest_size=12).hexdigest()
+            file_id = batch.result_id(kind)
             part = self._part(batch, kind)
             _append(part, size, b"")
             temporary = self._files.new_temporary()

@@ -21,6 +21,24 @@ _ANTHROPIC_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+#: What ``details.error_code`` can say; other codes have no place there.
+_ANTHROPIC_CODES = frozenset(
+    {
+        "claude_code_key_creator_not_member",
+        "cmek_context_unavailable",
+        "cmek_key_disabled",
+        "cmek_key_network_blocked",
+        "cmek_key_unreachable",
+        "contract_spend_limit_reached",
+        "enforced_spend_limit_reached",
+        "linked_organization_billing_unavailable",
+        "linked_organization_spend_limit_reached",
+        "organization_on_hold",
+        "ramp_limit_exceeded",
+        "sandbox_egress_restricted",
+        "workspace_human_review_disabled",
+    }
+)
 _GOOGLE_STATUSES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -43,12 +61,21 @@ def _openai(status: int, message: str, kind: str, code: str | None, param: str |
     return error_body(message, kind=kind, code=code, param=param)
 
 
-def _anthropic(status: int, message: str, kind: str, code: str | None, param: str | None) -> Any:
+def anthropic_error(status: int, message: str, code: str | None, request_id: str | None = None) -> Any:
+    """Return Anthropic's error object, of a call or (nested) of a row.
+
+    :param code: told where it is one of Anthropic's; OpenAI's ``insufficient_quota`` is a spend limit there.
+    """
     found = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     error: dict[str, Any] = {"type": found, "message": message}
-    if code:
+    code = "enforced_spend_limit_reached" if code == "insufficient_quota" else code
+    if code in _ANTHROPIC_CODES:
         error["details"] = {"error_code": code}
-    return {"type": "error", "error": error, "request_id": None}
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
+def _anthropic(status: int, message: str, kind: str, code: str | None, param: str | None) -> Any:
+    return anthropic_error(status, message, code)
 
 
 def _gemini(status: int, message: str, kind: str, code: str | None, param: str | None) -> Any:
@@ -64,10 +91,25 @@ def _gemini(status: int, message: str, kind: str, code: str | None, param: str |
     return {"error": error}
 
 
+def _azure(status: int, message: str, kind: str, code: str | None, param: str | None) -> Any:
+    generic = code in (None, "invalid_api_key", "rate_limit_exceeded")
+    error: dict[str, Any] = {"code": str(status) if generic else code, "message": message}
+    if param:
+        error["param"] = param
+    return {"error": error}
+
+
 def _mistral(status: int, message: str, kind: str, code: str | None, param: str | None) -> Any:
+    if status == 422 and param:
+        return {"detail": [{"type": code or "value_error", "loc": ["body", param], "msg": message}]}
     if status in (401, 403, 422):
         return {"detail": message}
     return {"object": "error", "message": message, "type": kind, "param": param, "code": code}
 
 
-_ENVELOPES: dict[str, Envelope] = {"anthropic": _anthropic, "gemini": _gemini, "mistral": _mistral}
+_ENVELOPES: dict[str, Envelope] = {
+    "anthropic": _anthropic,
+    "azure": _azure,
+    "gemini": _gemini,
+    "mistral": _mistral,
+}

@@ -69,6 +69,25 @@ class ScenarioStore:
                 return rule
         return None
 
+    def draw_refusal(self, refuses: Callable[[BatchRule], bool]) -> BatchRule | None:
+        """Return the batch rule whose turn it is, counted, if a call is refused for it.
+
+        One that is not is left to the batch that will be created.
+        """
+        generation, scenario = self.current()
+        if not scenario.batches:
+            return None
+        with self._db.write() as connection:
+            for index, rule in enumerate(scenario.batches):
+                name = f"batch/{index}"
+                if rule.times is not None and counted(connection, generation, name) >= rule.times:
+                    continue
+                if not refuses(rule):
+                    return None
+                count(connection, generation, name)
+                return rule
+        return None
+
     def _count(self, generation: int, name: str) -> int:
         with self._db.write() as connection:
             return count(connection, generation, name)
@@ -89,6 +108,14 @@ def count(connection: sqlite3.Connection, generation: int, name: str) -> int:
         (generation, name),
     ).fetchone()
     return int(row["n"]) - 1
+
+
+def counted(connection: sqlite3.Connection, generation: int, name: str) -> int:
+    """Return a counter."""
+    row = connection.execute(
+        "SELECT n FROM counter WHERE generation = ? AND name = ?", (generation, name)
+    ).fetchone()
+    return int(row["n"]) if row else 0
 
 
 class RowFaults:

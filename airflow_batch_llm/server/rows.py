@@ -83,13 +83,14 @@ class RowRunner:
             self._add(piece, request, rule, reply)
 
     def leave_out(self, first: int, lines: Sequence[bytes], code: str) -> Piece:
-        """Write lines that are not executed into the error file, under ``code``."""
+        """Write lines that are not executed into the error file, under ``code``; nothing where the dialect
+        has no words for them."""
         piece = Piece()
         target = piece.output if self._dialect.one_file else piece.errors
         for number, line in enumerate(lines, start=first):
             custom_id = self._dialect.read(self._batch, number, line).custom_id
-            target += self._dialect.unexecuted(self._batch, row_id(self._batch.id, number), custom_id, code)
-            target += b"\n"
+            row = self._dialect.unexecuted(self._batch, row_id(self._batch.id, number), custom_id, code)
+            target += row + b"\n" if row else b""
             piece.rows += 1
         return piece
 
@@ -109,7 +110,8 @@ class RowRunner:
         if fault == "missing":
             piece.completed += 1
         else:
-            good = reply.status == 200
+            # Where rows carry no HTTP status, an error with 200 cannot be told from any other.
+            good = reply.status == 200 and not (fault == "error_in_200" and self._dialect.one_file)
             target = piece.output if good or self._dialect.one_file else piece.errors
             target += self._dialect.row(self._batch, row_id(self._batch.id, request.line), request, reply)
             target += b"\n"

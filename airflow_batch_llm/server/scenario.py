@@ -104,8 +104,10 @@ class BatchRule(_Strict):
     """What happens to whole batches (drawn when the batch is created).
 
     * ``expire``: after the part ``after`` of the rows; the rest is ``batch_expired`` in the error file.
-    * ``queue_full``: fails with ``token_limit_exceeded``; nothing runs.
+    * ``queue_full``: fails with ``token_limit_exceeded``; nothing runs. With ``at_create``, and always where
+      a protocol knows it only so, the create call is refused, with ``status`` (null: the protocol's own).
     * ``fail_validation``: fails with ``code``, ``param`` and ``line`` (null: no line named); nothing runs.
+      Over a protocol that checks uploads, one with a ``line`` refuses the upload.
     """
 
     fault: Literal["expire", "queue_full", "fail_validation"]
@@ -114,6 +116,8 @@ class BatchRule(_Strict):
     code: str = "invalid_request"
     param: str | None = None
     line: Count | None = None
+    at_create: bool = False
+    status: Annotated[int, Field(ge=400, le=599)] | None = None
 
 
 class CallRule(_Strict):
@@ -157,12 +161,16 @@ class Pace(_Strict):
     :param seconds: how long a batch stays in progress: it runs the part ``hold_at`` of its rows, waits, and
         runs the rest. ``POST /admin/release`` ends the wait at once.
     :param cancel_seconds: how long a batch stays ``cancelling``.
+    :param cancel_completes: whether a batch that is cancelled while it runs answers all its rows first.
+    :param hidden: the first looks at a new batch that find none (404).
     :param statuses: shown by the first looks at a batch, one each, in place of its real status.
     """
 
     seconds: Seconds = 0
     hold_at: Part = 0.5
     cancel_seconds: Seconds = 0
+    cancel_completes: bool = False
+    hidden: Annotated[int, Field(ge=0)] = 0
     statuses: tuple[str, ...] = ()
 
 
@@ -197,6 +205,10 @@ class Scenario(_Strict):
     :param absent_file_id: how a file that does not exist is shown: null, an empty string, not at all, an
         empty object, or (``empty_file``) as the id of a file without bytes.
     :param unknown_models: models that validation refuses with ``model_not_found``.
+    :param files_ready_after: the first looks at an upload that show it as not ready yet (Azure, Gemini); a
+        batch of such a file is refused.
+    :param type_drift: Azure shows batches as its older samples do: capitalised status, ISO times, nulls among
+        the counts, ``""`` for files that do not exist.
     """
 
     rows: tuple[RowRule, ...] = ()
@@ -206,6 +218,8 @@ class Scenario(_Strict):
     results: Results = Results()
     absent_file_id: Literal["null", "empty", "absent", "object", "empty_file"] = "null"
     unknown_models: tuple[str, ...] = ()
+    files_ready_after: Annotated[int, Field(ge=0)] = 0
+    type_drift: bool = False
 
 
 def parse_scenario(document: bytes | str) -> Scenario:

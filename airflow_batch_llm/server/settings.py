@@ -35,6 +35,25 @@ class ServerLimits:
     max_bytes: int = 200_000_000
     max_line_bytes: int = 16_000_000
 
+    def of(self, protocol: str) -> ServerLimits:
+        """Return the limits of a protocol: its own where nothing else was asked for."""
+        own, default = _OWN_LIMITS.get(protocol), ServerLimits()
+        if own is None:
+            return self
+        return ServerLimits(
+            own.max_requests if self.max_requests == default.max_requests else self.max_requests,
+            own.max_bytes if self.max_bytes == default.max_bytes else self.max_bytes,
+            own.max_line_bytes if self.max_line_bytes == default.max_line_bytes else self.max_line_bytes,
+        )
+
+
+#: Where a protocol's own limits are other than OpenAI's.
+_OWN_LIMITS = {
+    "anthropic": ServerLimits(100_000, 256_000_000, 32_000_000),
+    "azure": ServerLimits(100_000),
+    "mistral": ServerLimits(1_000_000, 512_000_000),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class LocalModelSettings:

@@ -20,7 +20,7 @@ def check_file(path: Path, checker: LineChecker, limits: ServerLimits) -> tuple[
             if len(line) > limits.max_line_bytes:
                 return number, LineError("invalid_json_line", "This line is too long.", line=number)
             if number > limits.max_requests:
-                return number, LineError("invalid_request", "The file holds too many requests.", "file_id")
+                return number, LineError("too_many_tasks", "The file holds too many requests.", "file_id")
             fault = checker.check(number, line.removesuffix(b"\n"))
             if fault is not None:
                 return number, fault
