@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BatchLLMHook(BaseHook):
-    """Read a connection of type ``batch_llm`` or ``openai`` and make the backend for it.
+    """Read a connection of type ``batch_llm``, or of another accepted type, and make the backend for it.
 
     :param llm_conn_id: id of the connection.
     """

@@ -64,6 +64,8 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
     :param max_tokens: bound of each answer, tokens. Templated.
     :param params: further request parameters, as the protocol names them (``temperature`` …). The DAG's own
         params are no part of it.
+    :param cache_prefix: mark what all requests begin with for the provider's prompt cache, where it wants
+        that marked; the answers are the same, and so are the requests for ``rerun`` and ``reuse``.
     :param key: key columns of rows given as a list or by an upstream task.
     :param carry: source columns that stand beside each answer in results and sink.
     :param samples: answers wanted to each row; above 1, ``sample`` (from 1) is a further key column.
@@ -98,6 +100,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         model: str | None = None,
         max_tokens: int | None = None,
         params: Mapping[str, Any] | None = None,
+        cache_prefix: bool = False,
         key: str | Sequence[str] | None = None,
         carry: str | Sequence[str] = (),
         samples: int = 1,
@@ -122,6 +125,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         self.model = model
         self.max_tokens = max_tokens
         self.request_params = request_params(self.task_id, own_params(params))
+        self.cache_prefix = cache_prefix
         self.carry = names(carry, "carry") if carry else ()
         self.samples = samples
         self.redact = redact
@@ -163,6 +167,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         check_types(
             task_id,
             prompt=(self.prompt, (RowPrompt, type(None))),
+            cache_prefix=(self.cache_prefix, bool),
             reuse=(self.reuse, (Reuse, type(None))),
             retention=(self.retention, (Retention, type(None))),
         )
@@ -273,6 +278,8 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         prompt = self.prompt.resolve(context, endpoint) if self.prompt is not None else None
         if source.native and prompt is not None:
             raise ConfigurationError("ready-made requests take no prompt")
+        if source.native and self.cache_prefix:
+            raise ConfigurationError("ready-made requests are sent as they are: mark their prefix in them")
         if not source.native and prompt is None:
             raise ConfigurationError("a prompt is missing: prompt=RowPrompt(...)")
         options = self._row_options()
@@ -331,7 +338,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         params = resolved(self.request_params, context)
         if self.max_tokens is not None:
             params["max_tokens"] = self.max_tokens
-        return RequestTemplate(model=model, params=params, **asked)
+        return RequestTemplate(model=model, params=params, cache_prefix=self.cache_prefix, **asked)
 
     def _refuse_when_cleared_alone(self, job: Job | None, mark: int | str, context: Context) -> None:
         """Refuse before anything is paid that no later task would read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,11 @@ def test_a_request_keeps_its_wire_id() -> None:
     native = RequestTemplate(CHAT, "", native=True)
     assert WireIds(KEY, TEMPLATE).derive("42", BODY) == "awnl2uGpjXpgKR3KCVekryiQ3vzID5kSeLwcTXw-0QO0"
     assert WireIds(KEY, native).derive("42", BODY) == "agVw1-dFVmk-w3Q6GuvPbbSqnVoQIhCriKVflrDK8AGU"
+
+
+def test_marking_the_prefix_for_a_cache_changes_no_wire_id() -> None:
+    marked = replace(TEMPLATE, cache_prefix=True)
+    assert WireIds(KEY, marked).derive("42", BODY) == WireIds(KEY, TEMPLATE).derive("42", BODY)
 
 
 def test_whatever_is_asked_differently_has_another_wire_id() -> None:

@@ -63,8 +63,9 @@ def test_whatever_is_asked_differently_has_another_hash() -> None:
     assert len({hash_of(**other) for other in others}) == len(others)
 
 
-def test_neither_the_name_of_a_schema_nor_the_run_nor_the_map_index_makes_a_difference() -> None:
+def test_neither_names_nor_the_run_nor_a_marked_prefix_makes_a_difference() -> None:
     assert hash_of(replace(TEMPLATE, schema_name="Other")) == hash_of()
+    assert hash_of(replace(TEMPLATE, cache_prefix=True)) == hash_of()
     assert task_digest(replace(KEY, run_id="manual", map_index=3)) == task_digest(KEY)
     assert task_digest(replace(KEY, task_id="other")) != task_digest(KEY)
 

@@ -71,6 +71,22 @@ def test_every_argument_of_the_one_task_can_be_fixed_or_mapped_over() -> None:
             assert made.kwargs[name] is None
 
 
+def test_every_form_can_mark_the_prefix_and_none_does_unasked() -> None:
+    with DAG("forms_prefix", schedule=None):
+        for asked in ({}, {"cache_prefix": True}):
+            group = batch_llm_group(group_id=f"g{len(asked)}", **ROWS, **asked)
+            rows = batch_llm_rows_task(
+                lambda: [], task_id=f"rows{len(asked)}", key="id", prompt=RowPrompt("x"), **asked
+            )()
+            tasks = (
+                group.get_child_by_label("submit"),
+                rows.operator,
+                BatchLLMSubmitOperator(task_id=f"submit{len(asked)}", **ROWS, **asked),
+                BatchLLMOperator(task_id=f"one{len(asked)}", **ROWS, **asked),
+            )
+            assert {task.cache_prefix for task in tasks} == {bool(asked)}
+
+
 def test_the_params_of_a_dag_are_no_request_parameters() -> None:
     with DAG("forms_params", schedule=None, params={"limit": 5, "temperature": 1}):
         plain = BatchLLMOperator(task_id="plain", **ROWS, params={"temperature": 0, "stop": ["a"]})
@@ -116,6 +132,7 @@ def test_the_params_of_a_dag_are_no_request_parameters() -> None:
         ({"job_key": 3}, "job_key must be str or None, not int"),
         ({"job_key": " "}, "job_key is empty"),
         ({"deferrable": "yes"}, "deferrable must be bool, not str"),
+        ({"cache_prefix": "1h"}, "cache_prefix must be bool, not str"),
     ],
 )
 def test_wrong_arguments_are_told_when_the_dag_is_read(wrong: dict[str, Any], told: str) -> None:
