@@ -89,7 +89,8 @@ class _Exit:
             return
         if message["type"] == "http.response.start":
             await self._record(message["status"])
-            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self._request_id.encode())]
+            name = b"request-id" if self._scope["path"].startswith("/anthropic/") else b"x-request-id"
+            message["headers"] = [*message.get("headers", ()), (name, self._request_id.encode())]
         await self._send(message)
 
     async def _record(self, status: int) -> None:
