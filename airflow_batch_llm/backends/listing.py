@@ -96,6 +96,21 @@ class BatchList:
         batches, _ = await self._walk(keep=keep, stop=lambda page: stopped, max_pages=max_pages)
         return batches
 
+    async def list_since(self, oldest: float) -> list[RemoteBatch]:
+        """Return every batch created since a time, and those that tell none.
+
+        :param oldest: seconds since the epoch.
+        :raises InDoubt: the list did not come to an end, so that one may be missing.
+        """
+        found, ended = await self._walk(
+            keep=lambda batch: batch.created_at is None or batch.created_at >= oldest,
+            stop=lambda page: _all_older(page, oldest),
+            max_pages=_MAX_FIND_PAGES,
+        )
+        if not ended:
+            raise InDoubt(f"{self._call}: the list of batches did not come to an end; look again later")
+        return found
+
     async def _walk(
         self,
         *,

@@ -154,7 +154,8 @@ class Backend(Protocol):
     #: Whether the requests go along with the create call, so that nothing is uploaded before.
     inline: bool
     #: Whether a batch shows the token that it was created with (metadata, a name). Where not, :meth:`find`
-    #: and :meth:`find_origin` cannot be called: a lost batch is known by time, count and wire ids.
+    #: and :meth:`find_origin` cannot be called: a lost batch is known by time, count and wire ids, which
+    #: :meth:`list_since` and the results tell.
     marks_batches: bool
 
     @property
@@ -205,6 +206,13 @@ class Backend(Protocol):
         self, *, stop_at: Callable[[RemoteBatch], bool], max_pages: int = 10
     ) -> list[RemoteBatch]:
         """Return batches newest first, page by page, until ``stop_at`` says so or the pages end."""
+        ...
+
+    async def list_since(self, oldest: float) -> list[RemoteBatch]:
+        """Return every batch created since ``oldest`` (seconds since the epoch), and those that tell no time.
+
+        :raises InDoubt: the list did not come to an end, so that one may be missing.
+        """
         ...
 
     async def cancel(self, batch_id: str) -> RemoteBatch:
