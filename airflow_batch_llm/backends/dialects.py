@@ -6,9 +6,9 @@ A new provider of this family is a row here; code asks the row, never the name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from airflow_batch_llm.core.endpoints import ENDPOINTS
+from airflow_batch_llm.core.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
 from airflow_batch_llm.core.ports import Limits
 
 _DAY = 86_400.0
@@ -24,7 +24,8 @@ class Dialect:
     :param paths: endpoints that the server calls otherwise in lines and batches -> its own name of them.
     :param key_required: whether calls without a key are pointless.
     :param auth_header: header that carries the key, after ``auth_prefix``.
-    :param completion_window: value of ``completion_window`` on create.
+    :param completion_window: value of ``completion_window`` on create, unless the connection names one.
+    :param windows: the values that it may have; empty where the server decides.
     :param max_tokens_field: name of the output limit in a chat body.
     :param metadata: whether create keeps ``metadata`` (without it a lost batch cannot be found).
     :param input_expiry: (least, most) seconds for ``expires_after`` of an upload, None where not known.
@@ -33,6 +34,9 @@ class Dialect:
     :param statuses: raw statuses beyond the family's own, lower case -> a status of the family.
     :param cancel_seconds: how long past its window a batch may be ``cancelling``; then it counts as
         cancelled. None for ever: the provider ends every cancel.
+    :param offset_paging: whether the cursor of the list is a number of batches, not the last id.
+    :param checks_uploads: whether a file with a bad line is refused when it is uploaded.
+    :param example_url: what the address of a server of one's own looks like.
     :param title: for people.
     :param wire_tested: servers against which the tests complete a full cycle, beside the local one.
     :param notes: what a user should know, one sentence each.
@@ -47,6 +51,7 @@ class Dialect:
     auth_header: str = "Authorization"
     auth_prefix: str = "Bearer "
     completion_window: str = "24h"
+    windows: tuple[str, ...] = ("24h",)
     max_tokens_field: str = "max_tokens"
     metadata: bool = True
     input_expiry: tuple[int, int] | None = None
@@ -54,6 +59,9 @@ class Dialect:
     cancel_refusals: frozenset[int] = frozenset({400, 404, 405, 409, 412, 422})
     statuses: Mapping[str, str] = field(default_factory=dict)
     cancel_seconds: float | None = None
+    offset_paging: bool = False
+    checks_uploads: bool = False
+    example_url: str = "http://host:8000/v1"
     title: str = ""
     wire_tested: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -63,15 +71,31 @@ class Dialect:
         return self.paths.get(endpoint, endpoint)
 
 
-def _limits(requests: int, megabytes: int, line_megabytes: int) -> Limits:
+def window_seconds(window: str) -> float | None:
+    """Return the seconds of a window such as ``24h`` or ``7d``, None where it is no such thing."""
+    number, unit = window[:-1], window[-1:]
+    if not (number.isascii() and number.isdigit()) or unit not in _UNITS:
+        return None
+    return int(number) * _UNITS[unit]
+
+
+_UNITS = {"m": 60.0, "h": 3_600.0, "d": _DAY}
+
+
+def _limits(requests: int, megabytes: int, line_megabytes: int, *, per_hour: int | None = None) -> Limits:
     return Limits(
         max_requests=requests,
         max_bytes=megabytes * 1_000_000,  # providers say "MB"; the smaller reading is safe with both
         max_line_bytes=line_megabytes * 1_000_000,
         window_seconds=_DAY,
         max_inputs=50_000,
+        creates_per_hour=per_hour,
     )
 
+
+#: The smallest limits met in the family: for servers that name none.
+_SMALLEST = _limits(50_000, 100, 10)
+_HALF_PRICE = "Batches cost half of the synchronous price."
 
 DIALECTS: dict[str, Dialect] = {
     row.name: row
@@ -80,10 +104,121 @@ DIALECTS: dict[str, Dialect] = {
             name="openai",
             title="OpenAI",
             base_url="https://api.openai.com/v1",
-            limits=_limits(50_000, 200, 200),  # no limit on a line is documented
+            limits=_limits(50_000, 200, 200, per_hour=2_000),  # no limit on a line is documented
             max_tokens_field="max_completion_tokens",
             input_expiry=(3_600, 2_592_000),
             output_expiry=(3_600, 2_592_000),
+            notes=(_HALF_PRICE, "A full queue of tokens shows as a failed batch; it is sent again later."),
+        ),
+        Dialect(
+            name="groq",
+            title="Groq",
+            base_url="https://api.groq.com/openai/v1",
+            # The guide says 200 MB, the SDK 100 MB.
+            limits=_limits(50_000, 100, 10),
+            endpoints=frozenset({CHAT}),
+            max_tokens_field="max_completion_tokens",
+            windows=(),  # 24h to 7d; what is allowed in between is not documented
+            notes=(_HALF_PRICE, "The window can be from 24h to 7d; not every plan has batches."),
+        ),
+        Dialect(
+            name="nebius",
+            title="Nebius Token Factory",
+            base_url="https://api.tokenfactory.nebius.com/v1",
+            limits=replace(_limits(5_000_000, 10_000, 10), max_inputs=None),
+            endpoints=frozenset({CHAT, EMBEDDINGS}),
+            notes=(_HALF_PRICE, "500 batches at a time."),
+        ),
+        Dialect(
+            name="deepinfra",
+            title="DeepInfra",
+            base_url="https://api.deepinfra.com/v1",
+            limits=_limits(50_000, 200, 10),
+            endpoints=frozenset({CHAT, COMPLETIONS, EMBEDDINGS}),
+            notes=(
+                "Batches cost a fifth less than synchronous calls.",
+                "One bad line fails its batch; it is cut out and the others are sent again for nothing.",
+                "A batch that is cancelled may still complete, and is paid for then.",
+            ),
+        ),
+        Dialect(
+            name="parasail",
+            title="Parasail",
+            base_url="https://api.parasail.io/v1",
+            limits=_limits(50_000, 1_000, 10),
+            endpoints=frozenset({CHAT, EMBEDDINGS}),
+            notes=(_HALF_PRICE,),
+        ),
+        Dialect(
+            name="doubleword",
+            title="Doubleword",
+            base_url="https://api.doubleword.ai/v1",
+            limits=_limits(50_000, 100, 10),
+            windows=(),  # a configured set: 24h, 1h, background
+            checks_uploads=True,
+            notes=("Prices go by the window (24h, 1h).", "Also runs as a gateway of one's own."),
+        ),
+        Dialect(
+            name="morph",
+            title="Morph",
+            base_url="https://api.morphllm.com/v1",
+            limits=_limits(50_000, 100, 10),
+            endpoints=frozenset({CHAT}),
+            offset_paging=True,
+            notes=(_HALF_PRICE, "Rows that failed stand in the output file; they are told apart by status."),
+        ),
+        Dialect(
+            name="alibaba",
+            title="Alibaba Model Studio",
+            base_url=None,
+            limits=_limits(50_000, 200, 6),
+            endpoints=frozenset({CHAT, EMBEDDINGS}),
+            windows=(),
+            example_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+            notes=(_HALF_PRICE, "The address depends on the region of the key.", "Longer windows are taken."),
+        ),
+        Dialect(
+            name="litellm",
+            title="LiteLLM proxy",
+            base_url=None,
+            limits=_SMALLEST,
+            key_required=False,
+            windows=(),
+            example_url="http://litellm:4000/v1",
+            notes=(
+                "What a batch may hold depends on the provider behind it: set max_requests and max_bytes.",
+                "Results of Bedrock come through in Bedrock's own form, and count as unknown.",
+            ),
+        ),
+        Dialect(
+            name="aibrix",
+            title="AIBrix",
+            base_url=None,
+            limits=_SMALLEST,
+            endpoints=frozenset({CHAT, COMPLETIONS, EMBEDDINGS}),
+            key_required=False,
+            windows=(),
+            statuses={"scheduling": "queued"},  # before a batch has found a place to run
+            example_url="http://aibrix-metadata-service:8090/v1",
+        ),
+        Dialect(
+            name="llm-d",
+            title="llm-d batch gateway",
+            base_url=None,
+            limits=_SMALLEST,
+            key_required=False,
+            windows=(),
+            example_url="http://batch-gateway:8000/v1",
+            notes=("What it finished is kept in every state, failed included.",),
+        ),
+        Dialect(
+            name="ogx",
+            title="OGX",
+            base_url=None,
+            limits=_SMALLEST,
+            key_required=False,
+            cancel_seconds=3_600.0,  # for batches of a process that was killed
+            example_url="http://ogx:8321/v1",
         ),
         # Any server with OpenAI's files and batches: the smallest limits met in the family, and no
         # fields that a strict server may refuse.
@@ -91,10 +226,11 @@ DIALECTS: dict[str, Dialect] = {
             name="generic",
             title="any server with OpenAI's files and batches",
             base_url=None,
-            limits=_limits(50_000, 100, 10),
+            limits=_SMALLEST,
             key_required=False,
-            statuses={"scheduling": "queued"},  # AIBrix, before a batch has found a place to run
-            cancel_seconds=3_600.0,  # OGX, for batches of a process that was killed
+            windows=(),
+            statuses={"scheduling": "queued"},  # AIBrix
+            cancel_seconds=3_600.0,  # OGX
         ),
     )
 }

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from airflow_batch_llm.backends.base import ApiClient, Call, client_for
-from airflow_batch_llm.backends.dialects import DIALECTS, Dialect
+from airflow_batch_llm.backends.dialects import DIALECTS, Dialect, window_seconds
 from airflow_batch_llm.backends.files import FileStore
 from airflow_batch_llm.backends.listing import BatchList, Page
 from airflow_batch_llm.backends.openai_lines import line_encoder
@@ -26,7 +26,14 @@ from airflow_batch_llm.backends.provider import Provider
 from airflow_batch_llm.backends.replies import StrangeStatuses, parse, quoted, read_apart
 from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus, RequestTemplate, ResultFile, Row
 from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder
-from airflow_batch_llm.exceptions import ConfigurationError, InDoubt, NotFound, Refused, Unreachable
+from airflow_batch_llm.exceptions import (
+    ConfigurationError,
+    InDoubt,
+    LinesRefused,
+    NotFound,
+    Refused,
+    Unreachable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +67,7 @@ class OpenAIBackend:
         self._list = BatchList(client.named("GET", "/batches"), self._read_page)
         self._strange = StrangeStatuses()
         self._logged: set[str] = set()
+        self._window = options.completion_window or dialect.completion_window
         self._input_expiry = _checked_expiry(dialect.input_expiry, options.input_expiry_seconds, "input")
         self._output_expiry = _checked_expiry(dialect.output_expiry, options.output_expiry_seconds, "output")
 
@@ -93,7 +101,12 @@ class OpenAIBackend:
         if self._input_expiry:
             fields["expires_after[anchor]"] = "created_at"
             fields["expires_after[seconds]"] = str(self._input_expiry)
-        return await self._files.upload(local, name, fields)
+        try:
+            return await self._files.upload(local, name, fields)
+        except Refused as e:
+            if self._dialect.checks_uploads and e.status_code in (400, 422):
+                raise LinesRefused(e.args[0], status_code=e.status_code, reason=e.reason) from e
+            raise
 
     async def ready(self, file_id: str) -> float | None:
         """Return None: an upload can be used at once."""
@@ -120,7 +133,7 @@ class OpenAIBackend:
         :raises Unreachable: no connection came about; nothing was sent.
         """
         body: dict[str, Any] = dict(order.extra)
-        body.setdefault("completion_window", self._dialect.completion_window)
+        body.setdefault("completion_window", self._window)
         if self._output_expiry:
             body.setdefault("output_expires_after", {"anchor": "created_at", "seconds": self._output_expiry})
         body |= {
@@ -183,6 +196,13 @@ class OpenAIBackend:
         """Return batches newest first, up to and with the first for which ``stop_at`` is true."""
         return await self._list.list_recent(stop_at=stop_at, max_pages=max_pages)
 
+    async def list_since(self, oldest: float) -> list[RemoteBatch]:
+        """Return every batch created since ``oldest``, in seconds since the epoch.
+
+        :raises InDoubt: the list did not come to an end.
+        """
+        return await self._list.list_since(oldest)
+
     async def probe(self) -> str:
         """List one batch: the cheapest call that needs the key and the right to use batches."""
         reply = await self._client.call("GET", "/batches", params={"limit": 1})
@@ -202,8 +222,10 @@ class OpenAIBackend:
         def read() -> Page:
             page = self._page(reply)
             batches = [self._normalised(batch) for batch in page.data]
-            last = not batches or page.has_more is False
-            return Page(batches, None if last else batches[-1].id, page.has_more)
+            if not batches or page.has_more is False:
+                return Page(batches, None, page.has_more)
+            passed = int(cursor or 0) + len(batches) if self._dialect.offset_paging else None
+            return Page(batches, batches[-1].id if passed is None else str(passed), page.has_more)
 
         return await read_apart(reply, read)
 
@@ -243,13 +265,21 @@ def _checked_expiry(allowed: tuple[int, int] | None, seconds: int, which: str) -
 
 def _build(provider: Provider, address: str, api_key: str, options: BackendOptions) -> Backend:
     dialect = DIALECTS[provider.name]
+    window = options.completion_window
+    if window is not None and dialect.windows and window not in dialect.windows:
+        raise ConfigurationError(f"{dialect.name} has no completion_window but {', '.join(dialect.windows)}")
     headers = {dialect.auth_header: dialect.auth_prefix + api_key} if api_key else {}
     if options.organization:
         headers["OpenAI-Organization"] = options.organization
     if options.project:
         headers["OpenAI-Project"] = options.project
     client = client_for(address, headers, options)
-    return OpenAIBackend(dialect, client, options, limits=provider.limits)
+    limits = replace(provider.limits, window_seconds=_seconds_of(window) or provider.limits.window_seconds)
+    return OpenAIBackend(dialect, client, options, limits=limits)
+
+
+def _seconds_of(window: str | None) -> float | None:
+    return window_seconds(window) if window is not None else None
 
 
 def providers() -> tuple[Provider, ...]:
@@ -266,7 +296,7 @@ def _provider(dialect: Dialect) -> Provider:
         limits=dialect.limits,
         endpoints=dialect.endpoints,
         build=_build,
-        example_url="http://host:8000/v1",
+        example_url=dialect.example_url,
         key_required=dialect.key_required,
         marks_batches=dialect.metadata,
         wire_tested=dialect.wire_tested,

@@ -23,6 +23,8 @@ class BackendOptions(BaseModel):
     :param retry_budget_seconds: waiting between the tries of one call, all in all.
     :param input_expiry_seconds: when an uploaded file expires; 0 for the provider's own rule.
     :param output_expiry_seconds: the same for result files.
+    :param completion_window: how long a batch may take, as the provider writes it (``24h``, ``7d``), where
+        it leaves a choice.
     :param api_version: version of the provider's API: Anthropic's header, Azure's legacy query, the part of
         Gemini's paths. None for the newest that this package was made for.
     :param betas: names for Anthropic's ``anthropic-beta`` header.
@@ -47,6 +49,7 @@ class BackendOptions(BaseModel):
     retry_budget_seconds: float = Field(default=60.0, ge=0)
     input_expiry_seconds: int = Field(default=_THIRTY_DAYS, ge=0)
     output_expiry_seconds: int = Field(default=_THIRTY_DAYS, ge=0)
+    completion_window: str | None = Field(default=None, pattern=r"^[A-Za-z0-9]{1,20}$")
     api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]{1,40}$")
     betas: tuple[str, ...] = ()
     auth: Literal["key", "bearer"] | None = None
