@@ -191,12 +191,18 @@ class ApiClient:
         return reply
 
     async def _send(
-        self, call: Call, *, params: Mapping[str, Any] | None = None, **arguments: Any
+        self,
+        call: Call,
+        *,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        **arguments: Any,
     ) -> httpx.Response:
         url = self.url(call.path)
         if params:
             url = url.copy_merge_params(dict(params))
-        return await self.http().request(call.method, url, headers=self.headers_for(url), **arguments)
+        sent = self.headers_for(url) | dict(headers or {})
+        return await self.http().request(call.method, url, headers=sent, **arguments)
 
 
 def client_for(
