@@ -268,6 +268,7 @@ class Engine:
                     size=self._files.path(file_id).stat().st_size,
                     lines=0,
                     life=batch.output_seconds or DEFAULT_LIFE,
+                    dialect=batch.dialect,
                 )
         for kind in ("output", "error"):
             self._part(batch, kind).unlink(missing_ok=True)

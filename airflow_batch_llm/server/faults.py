@@ -88,6 +88,19 @@ class ScenarioStore:
                 return rule
         return None
 
+    def is_ready(self, file_id: str, *, look: bool) -> bool:
+        """Say whether an upload can be used, after the looks that ``files_ready_after`` asks for.
+
+        :param look: whether this is one of them.
+        """
+        generation, scenario = self.current()
+        if not scenario.files_ready_after:
+            return True
+        name = f"file/{file_id}"
+        if look:
+            return self._count(generation, name) >= scenario.files_ready_after
+        return counted(self._db.connection(), generation, name) >= scenario.files_ready_after
+
     def _count(self, generation: int, name: str) -> int:
         with self._db.write() as connection:
             return count(connection, generation, name)

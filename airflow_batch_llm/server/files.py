@@ -73,14 +73,14 @@ class FileStore:
         filename: str,
         purpose: str,
         lines: int,
-        life: int,
+        life: int | None,
         file_id: str | None = None,
         dialect: str = "openai",
         extra: Mapping[str, Any] | None = None,
     ) -> StoredFile:
         """Keep an upload: record it and rename it into place.
 
-        :param life: seconds until the file expires.
+        :param life: seconds until the file expires; None: never.
         :param file_id: None for an id such as OpenAI's.
         :raises FileExistsError: a file has, or had, this id.
         """
@@ -191,7 +191,7 @@ def insert_file(
     purpose: str,
     size: int,
     lines: int,
-    life: int,
+    life: int | None,
     dialect: str = "openai",
     extra: Mapping[str, Any] | None = None,
 ) -> None:
@@ -207,7 +207,7 @@ def insert_file(
             size,
             lines,
             now,
-            now + life,
+            None if life is None else now + life,
             dialect,
             None if extra is None else json.dumps(extra),
         ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from airflow_batch_llm.server.batches import StoredBatch
 from airflow_batch_llm.server.files import StoredFile
+from airflow_batch_llm.server.looks import Look, show_absent
 from airflow_batch_llm.server.scenario import Scenario
 from airflow_batch_llm.server.upstreams import ENDPOINTS
 
@@ -23,7 +25,10 @@ _TIMES = (
     "cancelling_at",
     "cancelled_at",
 )
-_EXPIRY = (3_600, 2_592_000)
+#: The files that the results of a batch are in.
+RESULTS = ("output_file_id", "error_file_id")
+#: Seconds that a file can be kept.
+LIFE = (3_600, 2_592_000)
 
 MetaKey = Annotated[str, StringConstraints(max_length=64)]
 MetaValue = Annotated[str, StringConstraints(max_length=512, strict=True)]
@@ -45,7 +50,7 @@ class _OutputExpiry(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     anchor: Literal["created_at"]
-    seconds: Annotated[int, Field(ge=_EXPIRY[0], le=_EXPIRY[1])]
+    seconds: Annotated[int, Field(ge=LIFE[0], le=LIFE[1])]
 
 
 class CreateBatch(BaseModel):
@@ -60,7 +65,7 @@ class CreateBatch(BaseModel):
     output_expires_after: _OutputExpiry | None = None
 
 
-def parse_create(body: bytes) -> CreateBatch:
+def parse_create(body: bytes, endpoints: Collection[str] = frozenset(ENDPOINTS)) -> CreateBatch:
     """:raises BadCall: not JSON, or a field is missing, unknown or wrong."""
     try:
         order = CreateBatch.model_validate_json(body)
@@ -71,32 +76,31 @@ def parse_create(body: bytes) -> CreateBatch:
             error["type"]
         )
         raise BadCall(f"{param or 'body'}: {error['msg']}.", code=code or "invalid_value", param=param) from e
-    if order.endpoint not in ENDPOINTS:
+    if order.endpoint not in endpoints:
         raise BadCall("This endpoint cannot be used in a batch here.", code="invalid_value", param="endpoint")
     return order
 
 
-def parse_life(fields: dict[str, str], default: int) -> int:
+def parse_life(fields: dict[str, str], default: int | None, bounds: tuple[int, int] = LIFE) -> int | None:
     """Return the seconds that an upload is kept. :raises BadCall: ``expires_after`` is wrong."""
     anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if anchor is None and seconds is None:
         return default
     if anchor != "created_at":
         raise BadCall("anchor must be created_at.", code="invalid_value", param="expires_after[anchor]")
-    if seconds is None or not seconds.isascii() or not seconds.isdigit() or not _within(int(seconds)):
-        raise BadCall(
-            f"seconds must be from {_EXPIRY[0]} to {_EXPIRY[1]}.",
-            code="invalid_value",
-            param="expires_after[seconds]",
-        )
+    if seconds is None or not seconds.isascii() or not seconds.isdigit():
+        raise BadCall("seconds must be a number.", code="invalid_value", param="expires_after[seconds]")
+    check_life(int(seconds), bounds, "expires_after[seconds]")
     return int(seconds)
 
 
-def _within(seconds: int) -> bool:
-    return _EXPIRY[0] <= seconds <= _EXPIRY[1]
+def check_life(seconds: int, bounds: tuple[int, int], param: str) -> None:
+    """:raises BadCall: a file cannot be kept for so long, or so short a time."""
+    if not bounds[0] <= seconds <= bounds[1]:
+        raise BadCall(f"seconds must be from {bounds[0]} to {bounds[1]}.", code="invalid_value", param=param)
 
 
-def file_object(stored: StoredFile) -> dict[str, Any]:
+def file_object(stored: StoredFile, *, status: str = "processed") -> dict[str, Any]:
     """Show a file."""
     return {
         "id": stored.id,
@@ -106,12 +110,12 @@ def file_object(stored: StoredFile) -> dict[str, Any]:
         "expires_at": stored.expires_at,
         "filename": stored.filename,
         "purpose": stored.purpose,
-        "status": "processed",
+        "status": status,
         "status_details": None,
     }
 
 
-def batch_object(batch: StoredBatch, scenario: Scenario) -> dict[str, Any]:
+def batch_object(batch: StoredBatch, scenario: Scenario, look: Look) -> dict[str, Any]:
     """Show a batch, or what the scenario wants it to look like."""
     shown: dict[str, Any] = {
         "id": batch.id,
@@ -135,33 +139,14 @@ def batch_object(batch: StoredBatch, scenario: Scenario) -> dict[str, Any]:
         },
         "metadata": json.loads(batch.metadata) if batch.metadata else None,
     }
-    statuses = scenario.pace.statuses
-    hidden = batch.end_polls < scenario.results.late
-    if batch.polls < len(statuses):
-        shown["status"] = statuses[batch.polls]
+    if look.status is not None:
+        shown["status"] = look.status
         shown |= dict.fromkeys(("finalizing_at", "completed_at", "failed_at", "expired_at", "cancelled_at"))
-        shown["errors"], hidden = None, True
-    if hidden:
-        shown["output_file_id"] = shown["error_file_id"] = None
-    _show_absent_files(shown, scenario.absent_file_id)
+        shown["errors"] = None
+    if not look.files:
+        shown |= dict.fromkeys(RESULTS)
+    show_absent(shown, RESULTS, scenario.absent_file_id)
     return shown
-
-
-def wants_looks_counted(scenario: Scenario) -> bool:
-    """Say whether the scenario shows a batch differently from look to look."""
-    return bool(scenario.pace.statuses or scenario.results.late)
-
-
-def _show_absent_files(shown: dict[str, Any], style: str) -> None:
-    for name in ("output_file_id", "error_file_id"):
-        if shown[name] is not None:
-            continue
-        if style == "absent":
-            del shown[name]
-        elif style == "empty":
-            shown[name] = ""
-        elif style == "object":
-            shown[name] = {}
 
 
 def list_object(data: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
