@@ -10,7 +10,10 @@ from typing import Any
 _INTEGRATION = "LLM batch jobs"
 
 #: What the form's field "Dialect" offers: the names of the providers (``backends.registry``), in its order.
-DIALECTS = ("openai", "generic")
+DIALECTS = (
+    "openai", "groq", "nebius", "deepinfra", "parasail", "doubleword", "morph", "alibaba", "litellm",
+    "aibrix", "llm-d", "ogx", "generic", "azure",
+)  # fmt: skip
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -95,6 +98,10 @@ def _connection_fields() -> dict[str, Any]:
             "description": "Time allowed for one reply; creating a batch has [batch_llm] create_timeout.",
             "schema": {"type": ["number", "null"], "exclusiveMinimum": 0},
         },
+        "completion_window": _text(
+            "Completion window",
+            "How long a batch may take, as the provider writes it (24h, 7d), where it leaves a choice.",
+        ),
         "api_version": _text(
             "API version",
             "Anthropic: the anthropic-version header. Azure: that version's older paths. Gemini: the part of "

@@ -23,6 +23,7 @@ class Provider:
     :param limits: what one batch may hold, unless the connection says otherwise.
     :param endpoints: paths that a batch can be made of.
     :param marks_batches: whether a batch carries the token that it is found again by.
+    :param mark: where a batch carries it.
     :param keeps_partial: whether answers of a batch that expired or was cancelled can be read.
     :param wire_tested: servers against which the tests complete a full cycle, beside the local one.
     :param live_tested: when it last completed a full cycle against the real service (``2026-11``); "" never.
@@ -40,10 +41,24 @@ class Provider:
     example_url: str = ""
     key_required: bool = True
     marks_batches: bool = True
+    mark: str = "metadata"
     keeps_partial: bool = True
     wire_tested: tuple[str, ...] = ()
     live_tested: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def found_by(self) -> str:
+        """Return how a batch is found again whose create call had no reply."""
+        return self.mark if self.marks_batches else "time, count and ids of its rows"
+
+    @property
+    def tested(self) -> str:
+        """Say what the tests have run against: servers, and the real service or not."""
+        servers = ("the local server", *self.wire_tested)
+        named = " and ".join(filter(None, (", ".join(servers[:-1]), servers[-1])))
+        live = f"live {self.live_tested}" if self.live_tested else "not yet against the live service"
+        return f"wire-tested against {named}; {live}"
 
     def limited(self, options: BackendOptions) -> Provider:
         """Return the provider with the limits (requests, bytes) that a connection sets."""

@@ -193,11 +193,12 @@ def _ask(account: Account) -> Iterator[Finding]:
     row = find_provider(account.provider)
     endpoints = ", ".join(sorted(path.removeprefix("/v1/") for path in row.endpoints))
     found = f"{row.name}, protocol {row.protocol}: {endpoints}"
+    found += f"; {row.tested}; a batch whose create call had no reply is found by {row.found_by}"
     if row.marks_batches:
-        yield Finding("protocol", State.OK, f"{found}; a create call without a reply can be found again")
+        yield Finding("protocol", State.OK, found)
     else:
-        do = "after a create call without a reply a person decides (batch-llm adopt or abandon)"
-        yield Finding("protocol", State.LOOK, f"{found}; it keeps no metadata", do)
+        do = "where several batches fit, a person decides (batch-llm adopt or abandon)"
+        yield Finding("protocol", State.LOOK, found, do)
 
 
 # -- clock and what waits --------------------------------------------------------------------------

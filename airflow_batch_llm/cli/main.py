@@ -17,6 +17,10 @@ from airflow_batch_llm.process_context import outside_of_tasks
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("airflow_batch_llm.cli.serve", "run the local batch server"),
     "db": ("airflow_batch_llm.cli.db", "create, migrate and check the ledger's tables"),
+    "providers": (
+        "airflow_batch_llm.cli.providers",
+        "list the providers: limits, capabilities, what was tested",
+    ),
     "doctor": ("airflow_batch_llm.cli.doctor", "check everything that a job needs"),
     "jobs": ("airflow_batch_llm.cli.jobs", "list the jobs of the ledger"),
     "show": ("airflow_batch_llm.cli.show", "show a job with its batches and counts"),

@@ -19,6 +19,7 @@ class BatchLLMExtra(Shared):
     organization: str | None = None
     project: str | None = None
     timeout: float | None = Field(default=None, gt=0)
+    completion_window: str | None = Field(default=None, pattern=r"^[A-Za-z0-9]{1,20}$")
     api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]{1,40}$")
     auth: Literal["key", "bearer"] | None = None
     inline: bool | None = None
@@ -47,6 +48,7 @@ def read(connection: Connection, extra: Mapping[str, Any]) -> Account:
             fields,
             "organization",
             "project",
+            "completion_window",
             "api_version",
             "auth",
             "inline",

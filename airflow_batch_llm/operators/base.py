@@ -53,7 +53,8 @@ class BatchLLMJobOperator(BaseOperator):
     """Base of the tasks of one job. Each of them can defer and derives the job's key by itself.
 
     :param submit_task_id: task id of the submitting task (with its group's prefix).
-    :param llm_conn_id: connection of type ``batch_llm``, ``openai``, ``anthropic`` or ``pydanticai``. Templated.
+    :param llm_conn_id: connection of type ``batch_llm``, ``openai``, ``anthropic`` or ``pydanticai``.
+        Templated.
     :param job_key: names the job in place of ``submit_task_id``, where names of tasks or groups may change.
         Of a mapped task: a fixed one leaves the map index part of the key; one that is given for each map
         index (mapped, templated, or the result of a task) names the job alone, so that the order may change.

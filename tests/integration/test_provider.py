@@ -80,7 +80,8 @@ def test_the_form_has_every_field_with_its_schema(form: Any) -> None:
 def test_what_the_form_stores_is_what_the_hook_reads(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = {
         "dialect": "generic", "model": "m-1", "max_requests": 10, "max_bytes": 1000, "max_line_bytes": 100,
-        "organization": "org", "project": "proj", "timeout": 5, "api_version": "2025-04-01-preview",
+        "organization": "org", "project": "proj", "timeout": 5, "completion_window": "24h",
+        "api_version": "2025-04-01-preview",
         "auth": "key", "inline": True, "betas": "one-1",
     }  # fmt: skip
     assert set(samples) == set(form.extra_fields)
@@ -93,7 +94,8 @@ def test_what_the_form_stores_is_what_the_hook_reads(form: Any, monkeypatch: pyt
     assert dict(account.options) == {
         "max_requests": 10, "max_bytes": 1000, "max_line_bytes": 100,
         "organization": "org", "project": "proj", "timeout_seconds": 5.0,
-        "api_version": "2025-04-01-preview", "auth": "key", "inline": True, "betas": ("one-1",),
+        "completion_window": "24h", "api_version": "2025-04-01-preview", "auth": "key", "inline": True,
+        "betas": ("one-1",),
     }  # fmt: skip
 
 
