@@ -10,11 +10,13 @@ from collections.abc import Iterable
 
 from tests.chaos.catalogue import catalogue
 from tests.chaos.mutants import MUTANTS
+from tests.chaos.playing import Setting
 from tests.chaos.report import ENOUGH, Report, short_of, table, tell_failure
 from tests.chaos.telling import telling
 from tests.chaos.workers import Order, play_all
 from tests.chaos.worlds import PostgresLedgers, SqliteLedgers
 
+PROTOCOLS = ("openai", "azure", "anthropic", "gemini", "mistral")
 LEDGERS = {kind.kind: kind for kind in (SqliteLedgers, PostgresLedgers)}
 #: Rounds of directed schedules before a fault that is still short is given up.
 _ROUNDS = 6
@@ -34,10 +36,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 class _Run:
     def __init__(self, args: argparse.Namespace) -> None:
-        self._seed, self._jobs, self._mutant, self._reuse = args.seed, args.jobs, args.mutant, args.reuse
+        self._setting = Setting(args.seed, args.mutant, args.reuse, args.protocol)
+        self._jobs = args.jobs
         self._schedules, self._directed = args.schedules, not args.no_directed
         kinds = list(LEDGERS) if args.ledger == "all" else [args.ledger]
-        self._faults = {kind: list(catalogue(LEDGERS[kind].outages, reuse=self._reuse)) for kind in kinds}
+        self._faults = {kind: list(catalogue(LEDGERS[kind].outages, reuse=args.reuse)) for kind in kinds}
         self._reports = {kind: Report() for kind in kinds}
         self._total = Report()
         self._began = time.monotonic()
@@ -46,7 +49,11 @@ class _Run:
     def everything(self) -> int:
         """Play all schedules, then directed ones until each fault has hits enough; tell what came of it,
         also where it is broken off with Ctrl-C or SIGTERM."""
-        print(f"seed {self._seed}, {self._schedules} schedules for each of: {', '.join(self._faults)}")
+        over = f"over the protocol of {self._setting.protocol}"
+        print(
+            f"seed {self._setting.seed}, {over}, {self._schedules} schedules for each of: "
+            f"{', '.join(self._faults)}"
+        )
         try:
             self._play_enough()
         except KeyboardInterrupt:
@@ -71,9 +78,11 @@ class _Run:
 
     def mutant(self) -> int:
         """Play schedules that a wrong engine should not survive; here non-zeros are right."""
-        print(f"seed {self._seed}, mutant {self._mutant}")
+        mutant = self._setting.mutant
+        assert mutant is not None
+        print(f"seed {self._setting.seed}, mutant {mutant}")
         for kind in self._faults:
-            names = telling(self._mutant, self._schedules)
+            names = telling(mutant, self._schedules)
             self._play([Order(kind, name) for name in names], quiet=True)
         print(self._total.line())
         print(self._total.aside())
@@ -82,7 +91,7 @@ class _Run:
     def replay(self, name: str) -> int:
         """Play one schedule and tell its whole story."""
         orders = [Order(kind, name) for kind in self._faults]
-        for outcome in play_all(self._seed, orders, jobs=1, mutant=self._mutant, reuse=self._reuse):
+        for outcome in play_all(self._setting, orders, jobs=1):
             self._total.add(outcome)
             print(f"{outcome.ledger} schedule {outcome.name}, {outcome.seconds:.1f} s")
             print("\n".join(f"    {line}" for line in [*outcome.story, outcome.unfinished]))
@@ -92,12 +101,12 @@ class _Run:
 
     def _play(self, orders: Iterable[Order], *, quiet: bool = False) -> None:
         orders = list(orders)
-        outcomes = play_all(self._seed, orders, jobs=self._jobs, mutant=self._mutant, reuse=self._reuse)
+        outcomes = play_all(self._setting, orders, jobs=self._jobs)
         for done, outcome in enumerate(outcomes, start=1):
             self._total.add(outcome)
             self._reports[outcome.ledger].add(outcome)
             if not outcome.good and not quiet:
-                print("\n".join(tell_failure(self._seed, outcome)), flush=True)
+                print("\n".join(tell_failure(self._setting, outcome)), flush=True)
             if done % 50 == 0 or done == len(orders):
                 spent = time.monotonic() - self._began
                 print(f"  {done} of {len(orders)} played, {spent:.0f} s", file=sys.stderr, flush=True)
@@ -115,7 +124,7 @@ class _Run:
         missing = self._missing() if self._directed and not self._broken_off else {}
         for kind, faults in missing.items():
             print(f"{kind}: fewer than {ENOUGH} hits: {', '.join(faults)}")
-        print(f"master seed {self._seed}; {time.monotonic() - self._began:.0f} s")
+        print(f"master seed {self._setting.seed}; {time.monotonic() - self._began:.0f} s")
         print(self._total.line())
         return 0 if self._total.good and not missing and not self._broken_off else 1
 
@@ -130,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=4, help="worker processes (default: %(default)s)")
     parser.add_argument("--schedule", help="play this one only, and tell its story")
     parser.add_argument("--mutant", choices=list(MUTANTS), help="play with an engine that is wrong")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="openai", help="what the connection speaks")
     parser.add_argument("--reuse", action="store_true", help="jobs have reuse")
     parser.add_argument(
         "--no-directed", action="store_true", help="no directed schedules for faults with few hits"

@@ -18,6 +18,21 @@ from tests.chaos.work import Stage
 from tests.chaos.worlds import Ledgers, QuickServer
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What all schedules of a run have in common.
+
+    :param mutant: the wrong engine they are played with, None for the right one.
+    :param reuse: jobs have ``reuse``.
+    :param protocol: what the connection speaks.
+    """
+
+    seed: int
+    mutant: str | None = None
+    reuse: bool = False
+    protocol: str = "openai"
+
+
 @dataclass
 class Outcome:
     """What came of one schedule."""
@@ -38,17 +53,15 @@ class Outcome:
         return not (found.rows_lost or found.landed_twice or found.paid_twice or self.unfinished)
 
 
-def play(
-    seed: int, name: str, ledgers: Ledgers, folder: Path, *, mutant: str | None = None, reuse: bool = False
-) -> Outcome:
+def play(setting: Setting, name: str, ledgers: Ledgers, folder: Path) -> Outcome:
     """Play one schedule in a fresh world of its own."""
     began = time.monotonic()
-    plan = draw(seed, ledgers.kind, name, catalogue(ledgers.outages, reuse=reuse))
+    plan = draw(setting.seed, ledgers.kind, name, catalogue(ledgers.outages, reuse=setting.reuse))
     folder = folder / "schedule"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with QuickServer(folder / "server") as server:
-        stage = Stage(server, ledgers.new(), folder, mutant, reuse)
+        stage = Stage(server, ledgers.new(), folder, setting.mutant, setting.reuse, setting.protocol)
         director = Director(plan, stage, ledgers)
         findings, unfinished = Findings(), ""
         try:

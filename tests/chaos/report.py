@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.chaos.playing import Outcome
+from tests.chaos.playing import Outcome, Setting
 
 #: Hits that each fault must have in a full run.
 ENOUGH = 5
@@ -77,11 +77,12 @@ def table(by_ledger: dict[str, Report], faults: dict[str, list[str]]) -> list[st
     return lines
 
 
-def tell_failure(seed: int, outcome: Outcome) -> list[str]:
+def tell_failure(setting: Setting, outcome: Outcome) -> list[str]:
     """Return what is printed about a schedule that failed."""
+    how = f"--seed {setting.seed} --protocol {setting.protocol}" + (" --reuse" if setting.reuse else "")
     return [
         f"FAILED {outcome.ledger} schedule {outcome.name}; play it again with: python -m tests.chaos "
-        f"--seed {seed} --ledger {outcome.ledger} --schedule '{outcome.name}'",
+        f"{how} --ledger {outcome.ledger} --schedule '{outcome.name}'",
         *(f"    {line}" for line in outcome.story),
         *(f"    {line}" for line in outcome.unfinished.splitlines()),
     ]

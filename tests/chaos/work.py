@@ -38,6 +38,7 @@ class Stage:
 
     :param folder: holds the workspace and the table of answers.
     :param reuse: rows with the same request are sent once, and what is paid for is noted for later jobs.
+    :param protocol: what the connection speaks.
     """
 
     server: LocalServer
@@ -45,6 +46,7 @@ class Stage:
     folder: Path
     mutant: str | None = None
     reuse: bool = False
+    protocol: str = "openai"
 
     @property
     def landing(self) -> Path:
@@ -88,6 +90,7 @@ def bench_of(stage: Stage, job: JobRun, reading: Reading, fault: Callable[[str],
             "timeout_seconds": 0.8,
             "transfer_timeout_seconds": 1.0,
         },
+        provider=stage.protocol,
         fault=fault,
         sink=ChaosSink(stage.landing, fault),
         reuse=Reuse("job") if stage.reuse else None,
@@ -171,7 +174,9 @@ def _watched(bench: Bench, stage: Stage, job: JobRun, disturbance: Disturbance, 
         class Elsewhere:
             api_key = stage.server.api_key
 
-        Elsewhere.url = url  # type: ignore[attr-defined]
+            def url_of(self, protocol: str) -> str:
+                return url
+
         return bench.backend(Elsewhere())  # type: ignore[arg-type]
 
     backend = WatchedBackend(tools.backend, disturbance, through)

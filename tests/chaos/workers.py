@@ -18,7 +18,7 @@ from airflow_batch_llm.backends.base import _tls
 from airflow_batch_llm.core.spec import Rerun
 from tests.chaos.jobs import new_job, schema_of
 from tests.chaos.plans import Plan
-from tests.chaos.playing import Outcome, play
+from tests.chaos.playing import Outcome, Setting, play
 from tests.chaos.processes import end_with_parent
 from tests.chaos.work import Stage, bench_of
 from tests.chaos.worlds import Ledgers, QuickServer, new_folder, open_ledgers, warm_up
@@ -32,13 +32,10 @@ class Order:
     name: str
 
 
-def play_all(
-    seed: int, orders: Iterable[Order], *, jobs: int, mutant: str | None = None, reuse: bool = False
-) -> Iterator[Outcome]:
+def play_all(setting: Setting, orders: Iterable[Order], *, jobs: int) -> Iterator[Outcome]:
     """Play the schedules and yield what came of them, in the order in which they end.
 
     :param jobs: worker processes for each kind of ledger.
-    :param reuse: jobs have ``reuse``.
     """
     by_ledger: dict[str, list[str]] = {}
     for order in orders:
@@ -49,7 +46,7 @@ def play_all(
     for ledger, names in _shares(by_ledger, jobs):
         here, there = context.Pipe(duplex=False)
         # Not a daemon: those must not have children.
-        worker = context.Process(target=_work, args=(seed, ledger, names, mutant, reuse, there))
+        worker = context.Process(target=_work, args=(setting, ledger, names, there))
         worker.start()
         there.close()
         workers[here] = worker
@@ -82,7 +79,7 @@ def _shares(by_ledger: dict[str, list[str]], jobs: int) -> list[tuple[str, list[
     ]
 
 
-def _warm_up(ledgers: Ledgers, folder: Path) -> None:
+def _warm_up(ledgers: Ledgers, folder: Path, protocol: str) -> None:
     """Load and compile once what each task process would load and compile for itself."""
     warm_up()
     _tls()
@@ -93,15 +90,14 @@ def _warm_up(ledgers: Ledgers, folder: Path) -> None:
     plan = Plan("warm", 0, ledgers.kind, "")
     with QuickServer(folder / "warm" / "server") as server:
         server.set_scenario({"rows": [{"match": {"contains": "number 1."}, "fault": "bad_request"}]})
-        stage, job = Stage(server, ledgers.new(), folder / "warm"), new_job(plan, 0, "warm")
+        stage = Stage(server, ledgers.new(), folder / "warm", protocol=protocol)
+        job = new_job(plan, 0, "warm")
         bench = bench_of(stage, job, job.source, lambda point: None)
         bench.run()
         bench.clear(rerun=Rerun.FAILED).run()
 
 
-def _work(
-    seed: int, ledger: str, names: list[str], mutant: str | None, reuse: bool, told: Connection
-) -> None:
+def _work(setting: Setting, ledger: str, names: list[str], told: Connection) -> None:
     # Told to end, or left alone, a worker takes its database server along.
     end_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -112,9 +108,9 @@ def _work(
     folder = new_folder()
     try:
         with open_ledgers(ledger, folder) as ledgers:
-            _warm_up(ledgers, folder)
+            _warm_up(ledgers, folder, setting.protocol)
             for name in names:
-                told.send(play(seed, name, ledgers, folder, mutant=mutant, reuse=reuse))
+                told.send(play(setting, name, ledgers, folder))
     except KeyboardInterrupt:
         pass  # told to end
     finally:

@@ -8,6 +8,7 @@ from tests.chaos.__main__ import main
 from tests.chaos.catalogue import catalogue
 from tests.chaos.drawing import draw
 from tests.chaos.mutants import MUTANTS
+from tests.chaos.playing import Setting
 from tests.chaos.report import Report, tell_failure
 from tests.chaos.telling import telling
 from tests.chaos.workers import Order, play_all
@@ -15,6 +16,7 @@ from tests.chaos.worlds import PostgresLedgers, SqliteLedgers
 from tests.integration.engine.kills import fault_points
 
 SEED = 20260101
+SETTING = Setting(SEED)
 #: Schedules of that seed which between them hold most of the catalogue, and 35 of its kills or more.
 SHORT = {
     "sqlite": (
@@ -33,9 +35,9 @@ OUTAGES = {kind.kind: kind.outages for kind in (SqliteLedgers, PostgresLedgers)}
 @pytest.mark.parametrize("ledger", OUTAGES)
 def test_no_schedule_of_faults_loses_a_row_lands_one_twice_or_pays_twice(ledger: str) -> None:
     report, told = Report(), []
-    for outcome in play_all(SEED, [Order(ledger, str(number)) for number in SHORT[ledger]], jobs=4):
+    for outcome in play_all(SETTING, [Order(ledger, str(number)) for number in SHORT[ledger]], jobs=4):
         report.add(outcome)
-        told += [] if outcome.good else tell_failure(SEED, outcome)
+        told += [] if outcome.good else tell_failure(SETTING, outcome)
     assert report.good, "\n".join(told)
     assert report.schedules == len(SHORT[ledger]) and report.odd_errors == 0
     assert report.kills > 0 and len(report.hits) > len(SHORT[ledger])
@@ -45,7 +47,7 @@ def test_no_schedule_of_faults_loses_a_row_lands_one_twice_or_pays_twice(ledger:
 def test_an_engine_that_is_wrong_does_not_survive(mutant: str) -> None:
     report = Report()
     orders = [Order("sqlite", name) for name in telling(mutant, OF_A_MUTANT)]
-    for outcome in play_all(SEED, orders, jobs=3, mutant=mutant):
+    for outcome in play_all(Setting(SEED, mutant), orders, jobs=3):
         report.add(outcome)
     assert report.schedules == OF_A_MUTANT
     assert report.rows_lost or report.paid_twice, report.line()
