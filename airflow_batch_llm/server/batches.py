@@ -98,6 +98,11 @@ class StoredBatch:
             or "file-" + hashlib.blake2b(f"{self.id}/{kind}".encode(), digest_size=12).hexdigest()
         )
 
+    @property
+    def withheld(self) -> bool:
+        """Say whether one that ends like this gives nobody its results (``extra``)."""
+        return self.ending is not None and self.ending in self.kept.get("withheld", ())
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -113,26 +118,12 @@ class Progress:
     output_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A scenario's generation, and its rule for a batch that is about to be created."""
-
-    generation: int
-    rule: BatchRule | None
-
-
 class BatchStore:
     """Batches by id."""
 
     def __init__(self, database: Database, scenarios: ScenarioStore) -> None:
         self._db = database
         self._scenarios = scenarios
-
-    def draw(self) -> Drawn:
-        """Draw what the scenario in force does to the next batch, for a protocol that refuses at creation."""
-        generation, _ = self._scenarios.current()
-        with self._db.write() as connection:
-            return Drawn(generation, self._scenarios.draw_batch(connection, generation))
 
     def create(
         self,
@@ -146,19 +137,17 @@ class BatchStore:
         batch_id: str | None = None,
         model: str | None = None,
         extra: Mapping[str, Any] | None = None,
-        drawn: Drawn | None = None,
     ) -> StoredBatch:
         """Insert a batch, ``validating``, under the scenario in force.
 
         :param batch_id: None for an id such as OpenAI's.
         :param model: where the whole batch has one that its lines do not name.
-        :param drawn: what was drawn for it already.
         """
-        generation = drawn.generation if drawn else self._scenarios.current()[0]
+        generation, _ = self._scenarios.current()
         now = int(time.time())
         batch_id = batch_id or "batch_" + secrets.token_hex(16)
         with self._db.write() as connection:
-            rule = drawn.rule if drawn else self._scenarios.draw_batch(connection, generation)
+            rule = self._scenarios.draw_batch(connection, generation)
             connection.execute(
                 "INSERT INTO batch (id, dialect, endpoint, input_file_id, completion_window, metadata,"
                 " output_seconds, scenario, fault, status, created_at, expires_at, model, extra)"

@@ -20,16 +20,26 @@ class Download(Response):
 
     A ``cut`` body has no Content-Length and ends cleanly, so that only the file's size gives it away;
     a ``reset`` one promises the whole length.
+
+    :param sized: false: never any Content-Length, as where results are streamed.
     """
 
-    def __init__(self, path: Path, size: int, rule: CallRule | None) -> None:
-        headers = {} if rule is not None and rule.fault == "cut" else {"content-length": str(size)}
+    def __init__(
+        self,
+        path: Path,
+        size: int,
+        rule: CallRule | None,
+        *,
+        media_type: str = "application/octet-stream",
+        sized: bool = True,
+    ) -> None:
+        unsized = not sized or (rule is not None and rule.fault == "cut")
+        headers = {} if unsized else {"content-length": str(size)}
         # The base class would add the length of an empty body: headers are set by hand.
         self.status_code = 200
         self.background = None
         self.raw_headers = [
-            (name.encode(), value.encode())
-            for name, value in {"content-type": "application/octet-stream", **headers}.items()
+            (name.encode(), value.encode()) for name, value in {"content-type": media_type, **headers}.items()
         ]
         self._path = path
         self._size = size
