@@ -49,7 +49,7 @@ class OpenAIDialect:
     one_file = False
 
     def checker(self, endpoint: str, unknown_models: Sequence[str]) -> LineChecker:
-        return _Checker(endpoint, frozenset(unknown_models))
+        return OpenAIChecker(endpoint, frozenset(unknown_models))
 
     def read(self, batch: StoredBatch, number: int, line: bytes) -> Request:
         decoded = _line.decode(line)
@@ -80,12 +80,18 @@ class OpenAIDialect:
         return _encoder.encode({**_any.decode(line), "custom_id": custom_id})
 
 
-class _Checker:
-    """One model and one URL for the whole file, ids unique, every line strict JSON."""
+class OpenAIChecker:
+    """One model and one URL for the whole file, ids unique, every line strict JSON.
 
-    def __init__(self, endpoint: str, unknown_models: frozenset[str]) -> None:
+    :param urls: spellings of the endpoint that lines may have; None: as it is.
+    """
+
+    def __init__(
+        self, endpoint: str, unknown_models: frozenset[str], urls: frozenset[str] | None = None
+    ) -> None:
         self.model: str | None = None
         self._endpoint = endpoint
+        self._urls = urls or {endpoint}
         self._unknown = unknown_models
         self._seen: set[bytes] = set()
         self._inputs = 0
@@ -113,7 +119,7 @@ class _Checker:
         body = value.get("body")
         if value.get("method") != "POST":
             return "invalid_method", "method must be POST.", "method"
-        if value.get("url") != self._endpoint:
+        if value.get("url") not in self._urls:
             return "invalid_url", "url is not the endpoint of the batch.", "url"
         if not isinstance(body, dict):
             return "missing_required_parameter", "body is missing or not an object.", "body"

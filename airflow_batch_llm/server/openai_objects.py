@@ -14,7 +14,8 @@ from airflow_batch_llm.server.looks import Look, show_absent
 from airflow_batch_llm.server.scenario import Scenario
 from airflow_batch_llm.server.upstreams import ENDPOINTS
 
-_TIMES = (
+#: The times of a batch.
+TIMES = (
     "created_at",
     "in_progress_at",
     "expires_at",
@@ -128,7 +129,7 @@ def batch_object(batch: StoredBatch, scenario: Scenario, look: Look) -> dict[str
         "status": batch.status,
         "output_file_id": batch.output_file_id,
         "error_file_id": batch.error_file_id,
-        **{name: getattr(batch, name) for name in _TIMES},
+        **{name: getattr(batch, name) for name in TIMES},
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
         "usage": {
             "input_tokens": batch.input_tokens,
