@@ -19,16 +19,18 @@ class PeerBench(Bench):
     """One job.
 
     :param dialect: the provider that its connection names.
+    :param path: of the base URL at the peer.
     :param between: least seconds between two calls of the engine.
     """
 
     dialect: str = "generic"
+    path: str = "/v1"
     between: float = 0.02
 
     def backend(self, server: Any) -> Any:
         return make_backend(
             self.dialect,
-            base_url=server.url,
+            base_url=server.root + self.path,
             api_key=server.api_key,
             options={"create_timeout_seconds": self.settings.create_timeout, **self.options},
         )
