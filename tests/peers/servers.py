@@ -173,7 +173,7 @@ class PeerServer:
 
 
 class Ogx(PeerServer):
-    """OGX with its files and batches, in front of one chat server.
+    """OGX with its files and batches and its message batches, in front of one chat server.
 
     :param upstream: address of the chat server, without ``/v1``.
     """
@@ -201,7 +201,7 @@ class Ogx(PeerServer):
         return {
             "version": 2,
             "distro_name": "peer",
-            "apis": ["batches", "files", "inference"],
+            "apis": ["batches", "files", "inference", "messages"],
             "providers": {
                 "inference": [
                     {
@@ -226,6 +226,16 @@ class Ogx(PeerServer):
                         "provider_type": "inline::reference",
                         "config": {
                             "sqlstore": {"table_name": "batches", "backend": "database"},
+                            "max_concurrent_batches": 3,
+                        },
+                    }
+                ],
+                "messages": [
+                    {
+                        "provider_id": "builtin",
+                        "provider_type": "inline::builtin",
+                        "config": {
+                            "kvstore": {"namespace": "message_batches", "backend": "keys"},
                             "max_concurrent_batches": 3,
                         },
                     }
