@@ -10,6 +10,8 @@ from starlette.routing import Route
 
 from airflow_batch_llm.server.anthropic_api import AnthropicApi
 from airflow_batch_llm.server.anthropic_lines import AnthropicDialect
+from airflow_batch_llm.server.azure_api import AzureApi
+from airflow_batch_llm.server.azure_lines import AzureDialect
 from airflow_batch_llm.server.openai_api import OpenAIApi
 from airflow_batch_llm.server.openai_lines import OpenAIDialect
 from airflow_batch_llm.server.services import Services
@@ -18,9 +20,9 @@ from airflow_batch_llm.server.wire import Dialect
 
 def routes(services: Services) -> list[Route]:
     """Return the routes of every protocol."""
-    return [route for face in (OpenAIApi, AnthropicApi) for route in face(services).routes()]
+    return [route for face in (OpenAIApi, AzureApi, AnthropicApi) for route in face(services).routes()]
 
 
 def dialects() -> dict[str, Dialect]:
     """Return the line formats by name."""
-    return {dialect.name: dialect for dialect in (OpenAIDialect(), AnthropicDialect())}
+    return {dialect.name: dialect for dialect in (OpenAIDialect(), AzureDialect(), AnthropicDialect())}
