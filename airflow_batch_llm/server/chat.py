@@ -18,7 +18,7 @@ from airflow_batch_llm.server.replies import (
     size_of,
 )
 from airflow_batch_llm.server.scenario import RowRule
-from airflow_batch_llm.server.simulated import REFUSAL, Ask, Said, beginning, say, tokens_of
+from airflow_batch_llm.server.simulated import REFUSAL, Ask, Said, beginning, say, think, tokens_of
 from airflow_batch_llm.server.wire import Reply, Request
 
 _encoder = msgspec.json.Encoder()
@@ -69,6 +69,11 @@ class _Body(msgspec.Struct):
     response_format: _Format | None = None
     tools: list[_Tool] | None = None
     tool_choice: Any = None
+    stop: str | list[str] | None = None
+    reasoning_effort: str | None = None
+
+    def most(self) -> int | None:
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
     def last_user(self) -> str:
         for message in reversed(self.messages):
@@ -99,7 +104,11 @@ class ChatCompletions:
             body = _read(raw)
             tool = _forced_tool(body)
             said = say(_ask(body, tool))
-            return _answer(raw, body, tool, said, created), said.input_tokens, said.output_tokens
+            thinking, thought = _thought(body, said)
+            found = _answer(raw, body, tool, said, created)
+            if thinking:
+                _add_thinking(found, thinking, thought)
+            return found, said.input_tokens, said.output_tokens + thought
 
         return answered(request, "response_format", answer)
 
@@ -113,6 +122,7 @@ class ChatCompletions:
         tokens = tokens_of(len((message.get("content") or "").encode())) if message.get("content") else 0
         usage = body.get("usage") or {}
         usage |= {"completion_tokens": tokens, "total_tokens": usage.get("prompt_tokens", 0) + tokens}
+        usage.pop("completion_tokens_details", None)
         return Reply(200, _encoder.encode({**body, "usage": usage}), reply.input_tokens, tokens)
 
 
@@ -172,8 +182,26 @@ def _ask(body: _Body, tool: _Tool | None) -> Ask:
         schema = wanted.json_schema.schema or {"type": "object"}
     elif wanted is not None:
         as_json = wanted.type == "json_object"
-    most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    return Ask(size, body.last_user(), schema, as_json, most)
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    return Ask(size, body.last_user(), schema, as_json, body.most(), tuple(filter(None, stop)))
+
+
+def _thought(body: _Body, said: Said) -> tuple[str, int]:
+    """Return what was thought, and its tokens; nothing where it was not asked for, or no tokens are left."""
+    if body.reasoning_effort in (None, "none"):
+        return "", 0
+    thinking = think(body.last_user())
+    tokens, most = tokens_of(size_of(thinking)), body.most()
+    return (thinking, tokens) if most is None or said.output_tokens + tokens <= most else ("", 0)
+
+
+def _add_thinking(answer: dict[str, Any], thinking: str, tokens: int) -> None:
+    """Show it as vLLM does, and count it as OpenAI does: among the tokens of the answer."""
+    answer["choices"][0]["message"]["reasoning_content"] = thinking
+    usage = answer["usage"]
+    usage["completion_tokens"] += tokens
+    usage["total_tokens"] += tokens
+    usage["completion_tokens_details"]["reasoning_tokens"] = tokens
 
 
 def _forced_tool(body: _Body) -> _Tool | None:
@@ -201,12 +229,15 @@ def _answer(raw: bytes, body: _Body, tool: _Tool | None, said: Said, created: in
         }
         if said.whole and body.tool_choice == "required":
             finish = "tool_calls"
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+    if said.stopped_by is not None:
+        choice["stop_reason"] = said.stopped_by  # vLLM's; OpenAI does not say which it was
     return {
         "id": f"chatcmpl-{digest}",
         "object": "chat.completion",
         "created": created,
         "model": body.model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
+        "choices": [choice],
         "usage": {
             "prompt_tokens": said.input_tokens,
             "completion_tokens": said.output_tokens,

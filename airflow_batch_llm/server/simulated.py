@@ -25,6 +25,7 @@ class Ask:
     """What is asked: the whole prompt's size in bytes, the last user message, and the form of the answer.
 
     :param schema: JSON schema of the answer; None with ``as_json`` false: plain text.
+    :param stop: texts before the first of which the answer ends.
     """
 
     prompt_bytes: int
@@ -32,28 +33,48 @@ class Ask:
     schema: Any = None
     as_json: bool = False
     max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The answer. ``whole`` is false where ``max_tokens`` cut it."""
+    """The answer.
+
+    :param whole: false where ``max_tokens`` cut it.
+    :param stopped_by: the stop text that ended it.
+    """
 
     text: str
     whole: bool
     input_tokens: int
     output_tokens: int
+    stopped_by: str | None = None
 
 
 def say(ask: Ask) -> Said:
     """Answer. :raises SchemaError: the schema cannot be followed."""
-    text = _text(ask)
+    text, stopped_by = _before_stop(_text(ask), ask.stop)
     size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
     tokens = tokens_of(size)
     whole = ask.max_tokens is None or tokens <= ask.max_tokens
     if not whole:
         assert ask.max_tokens is not None
         text, tokens = cut(text, ask.max_tokens), ask.max_tokens
-    return Said(text, whole, tokens_of(ask.prompt_bytes), tokens)
+    return Said(text, whole, tokens_of(ask.prompt_bytes), tokens, stopped_by if whole else None)
+
+
+def think(last_user: str) -> str:
+    """Return what is thought before an answer, where that is asked for."""
+    return f"Simulated thinking about {len(last_user)} characters."
+
+
+def _before_stop(text: str, stop: tuple[str, ...]) -> tuple[str, str | None]:
+    """Return a text up to the first of these, and which it was."""
+    found = [(text.find(one), one) for one in stop if one in text]
+    if not found:
+        return text, None
+    place, one = min(found)
+    return text[:place], one
 
 
 def tokens_of(size: int) -> int:
