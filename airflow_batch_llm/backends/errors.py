@@ -16,19 +16,23 @@ _TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _STATUS_IN_TEXT = re.compile(r"Error code: ([45]\d\d)\b")
 _BODY_REFUSED = re.compile(r"\d+ validation errors? for ")
 _UNPROCESSABLE = 422
+#: A duration as Google writes it.
+_SECONDS = re.compile(r"(\d{1,7}(?:\.\d{1,9})?)s")
 MESSAGE_LIMIT = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFacts:
     """The parts of an error object. ``code`` and ``type`` are short tokens or ""; ``status`` is an HTTP
-    status that the object itself names (``"code": 400``, or in its text), None where it names none."""
+    status that the object itself names (``"code": 400``, or in its text), None where it names none;
+    ``retry_after`` is in seconds."""
 
     code: str = ""
     type: str = ""
     param: str = ""
     message: str = ""
     status: int | None = None
+    retry_after: float | None = None
 
 
 def token(value: Any) -> str:
@@ -58,13 +62,18 @@ def read_error(value: Any) -> ErrorFacts:
     if not isinstance(value, dict):
         return ErrorFacts()
     code, status = _code_and_status(value)
+    kind = token(value.get("type"))
     message = _message(value)
+    reason, delay = _of_details(value.get("details"))
+    if reason:  # it says more than the code beside it: a wrong key is an INVALID_ARGUMENT (Google)
+        code, kind = reason, kind or code
     return ErrorFacts(
         code=code,
-        type=token(value.get("type")),
+        type=kind,
         param=token(value.get("param")),
         message=message,
         status=status if status is not None else _status_in_text(message),
+        retry_after=delay,
     )
 
 
@@ -83,6 +92,24 @@ def _code_and_status(error: dict[str, Any]) -> tuple[str, int | None]:
     if isinstance(code, int) and not isinstance(code, bool) and 100 <= code <= 599:
         return token(error.get("status")), code
     return token(code) or token(error.get("status")), None
+
+
+def _of_details(details: Any) -> tuple[str, float | None]:
+    """Return the reason and the delay in seconds that an error's details hold; "" and None for none.
+
+    Google lists an ``ErrorInfo`` and a ``RetryInfo``, Anthropic has one object with ``error_code``.
+    """
+    if isinstance(details, dict):
+        return token(details.get("error_code")), None
+    reason, delay = "", None
+    for detail in details if isinstance(details, list) else ():
+        if not isinstance(detail, dict):
+            continue
+        reason = reason or token(detail.get("reason"))
+        said = detail.get("retryDelay")
+        found = _SECONDS.fullmatch(said) if isinstance(said, str) else None
+        delay = float(found[1]) if found and delay is None else delay
+    return reason, delay
 
 
 def _status_in_text(message: str) -> int | None:

@@ -9,21 +9,18 @@ broken UTF-8. Neither ever raises.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from airflow_batch_llm.backends.errors import MESSAGE_LIMIT, ErrorFacts, read_error
+from airflow_batch_llm.backends.loose_rows import decode_loosely
 from airflow_batch_llm.backends.openai_answers import answer_row, is_answer, shaped
 from airflow_batch_llm.backends.openai_typed import plain_answer
 from airflow_batch_llm.backends.openai_usage import loose_usage, whole
 from airflow_batch_llm.backends.openai_verdicts import verdict_of_error
+from airflow_batch_llm.backends.tolerant_json import mended
 from airflow_batch_llm.core.model import Row
-
-_BOM = b"\xef\xbb\xbf"
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def decode_row(line: bytes) -> Row:
@@ -31,44 +28,7 @@ def decode_row(line: bytes) -> Row:
 
     :param line: without its end of line; a byte order mark or white space around it is ignored.
     """
-    return plain_answer(line) or _decode_any(line)
-
-
-def _decode_any(line: bytes) -> Row:
-    try:
-        value = _loads_tolerant(line)
-    except (ValueError, RecursionError):
-        return shaped("", "not_json")
-    if not isinstance(value, dict):
-        return shaped("", "not_an_object")
-    custom_id = value.get("custom_id")
-    wire_id = custom_id if isinstance(custom_id, str) else ""
-    try:
-        return _row_of(wire_id, value)
-    except Exception:  # one odd row must never stop the others, whatever it holds
-        return shaped(wire_id, "undecodable")
-
-
-def _loads_tolerant(line: bytes) -> Any:
-    """Parse what strict JSON forbids as well: NaN, raw control characters, broken UTF-8, half surrogates.
-
-    Broken text is mended with U+FFFD: the answer was paid for, and the raw line is kept beside it.
-    """
-    line = line.strip().removeprefix(_BOM)
-    try:
-        return msgspec.json.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _mended(json.loads(line.decode("utf-8", "replace"), strict=False))
-
-
-def _mended(value: Any) -> Any:
-    if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
-    if isinstance(value, dict):
-        return {_SURROGATE.sub("\ufffd", name): _mended(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [_mended(member) for member in value]
-    return value
+    return plain_answer(line) or decode_loosely(line, _row_of)
 
 
 def _row_of(wire_id: str, value: dict[str, Any]) -> Row:
@@ -123,7 +83,7 @@ def _json_text(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return _mended(json.loads(value, strict=False))
+        return mended(json.loads(value, strict=False))
     except (ValueError, RecursionError):
         return value
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from airflow_batch_llm.backends import azure, openai
+from airflow_batch_llm.backends import anthropic, azure, openai
 from airflow_batch_llm.backends.provider import Provider
 from airflow_batch_llm.exceptions import ConfigurationError
 
 
 def providers() -> dict[str, Provider]:
     """Return all providers by name, in the order of the capability table."""
-    return {provider.name: provider for provider in (*openai.providers(), *azure.providers())}
+    return {
+        provider.name: provider
+        for provider in (*openai.providers(), *azure.providers(), *anthropic.providers())
+    }
 
 
 def provider(name: str) -> Provider:

@@ -27,6 +27,17 @@ ACCOUNT_CODES = frozenset(
         "account_deactivated",
         "account_suspended",
         "not_available_for_plan",
+        # Anthropic
+        "billing_error",
+        "organization_on_hold",
+        "organization_type_not_supported",
+        "workspace_human_review_disabled",
+        "cmek_key_disabled",
+        "claude_code_key_creator_not_member",
+        "enforced_spend_limit_reached",
+        "contract_spend_limit_reached",
+        "linked_organization_spend_limit_reached",
+        "linked_organization_billing_unavailable",
     }
 )
 #: Code of rows whose batch was refused without naming a line.
