@@ -328,11 +328,14 @@ class BatchStore:
             next_at=now + seconds,
         )
 
-    def delete(self, batch: StoredBatch) -> bool:
-        """Take a batch that is at rest off the lists; its charges stay."""
+    def delete(self, batch: StoredBatch, *, running: bool = False) -> bool:
+        """Take a batch that is at rest off the lists; its charges stay.
+
+        :param running: one that still runs too; it goes on, and nobody sees it.
+        """
         with self._db.write() as connection:
-            statement = f"UPDATE batch SET deleted = 1 WHERE id = ? AND deleted = 0 AND NOT ({_OPEN})"
-            return connection.execute(statement, (batch.id,)).rowcount == 1
+            statement = f"UPDATE batch SET deleted = 1 WHERE id = ? AND deleted = 0 AND (? OR NOT ({_OPEN}))"
+            return connection.execute(statement, (batch.id, running)).rowcount == 1
 
     def release(self, batch_id: str | None) -> int:
         """End the waits, present and to come, of unfinished batches; return how many those are."""

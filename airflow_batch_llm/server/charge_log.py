@@ -65,6 +65,13 @@ def insert_charges(connection: sqlite3.Connection, charges: Iterable[Charge], at
     )
 
 
+def withhold_charges(connection: sqlite3.Connection, batch: int) -> None:
+    """Note that nobody gets this batch's answers, in the caller's transaction: they are not charged."""
+    connection.execute(
+        "UPDATE charge SET charged = 0, fault = 'withheld' WHERE batch = ? AND charged", (batch,)
+    )
+
+
 class ChargeLog:
     """Reads the charge log, in pages and summed up."""
 

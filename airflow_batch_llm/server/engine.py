@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_batch_llm.server.batches import BatchStore, Progress, StoredBatch
-from airflow_batch_llm.server.charge_log import insert_charges
+from airflow_batch_llm.server.charge_log import insert_charges, withhold_charges
 from airflow_batch_llm.server.database import Database
 from airflow_batch_llm.server.faults import RowFaults, ScenarioStore
 from airflow_batch_llm.server.files import DEFAULT_LIFE, FileStore, insert_file
@@ -246,7 +246,7 @@ class Engine:
         made: list[tuple[str, str]] = []
         for kind, size in (("output", batch.output_bytes), ("error", batch.error_bytes)):
             empty = scenario.absent_file_id == "empty_file" or (kind == "error" and batch.has_error_file)
-            if not size and not empty:
+            if batch.withheld or (not size and not empty):
                 continue
             file_id = batch.result_id(kind)
             part = self._part(batch, kind)
@@ -259,6 +259,8 @@ class Engine:
         with self._db.write() as connection:
             if not self._batches.finish(connection, batch, output=ids.get("output"), errors=ids.get("error")):
                 return
+            if batch.withheld:
+                withhold_charges(connection, batch.seq)
             for kind, file_id in made:
                 insert_file(
                     connection,

@@ -16,6 +16,9 @@ from airflow_batch_llm.server.envelopes import envelope_of
 from airflow_batch_llm.server.request_log import RequestLog
 
 HEALTH = "/health"
+#: The query's name of a Gemini upload that was begun.
+UPLOAD_ID = "upload_id"
+_UPLOADS = "/gemini/upload/"
 _KEY_HEADERS = frozenset({b"x-api-key", b"x-goog-api-key", b"api-key"})
 _TRANSPORT = "batch_llm.transport"
 _NO_REPLY = "batch_llm.no_reply"
@@ -45,7 +48,8 @@ class Gate:
     """ASGI middleware around everything.
 
     Every path but the health check needs the key, in any of the headers that protocols have for it or as
-    the query's ``key``. Calls of an API are logged before the reply leaves; administration is not.
+    the query's ``key``; the address that a Gemini upload is sent to is a secret itself. Calls of an API are
+    logged before the reply leaves; administration is not.
     """
 
     def __init__(self, app: ASGIApp, *, key: str, log: RequestLog) -> None:
@@ -58,14 +62,18 @@ class Gate:
             await self._app(scope, receive, send)
             return
         exit_ = _Exit(scope, receive, send, self._log)
-        app: ASGIApp = self._app if scope["path"] == HEALTH or self._knows(scope) else _refusal(scope["path"])
+        path = scope["path"]
+        app: ASGIApp = self._app if path == HEALTH or self._knows(scope) else _refusal(path)
         await app(scope, receive, exit_.send)
 
     def _knows(self, scope: Scope) -> bool:
         headers = scope["headers"]
         given = [value for name, value in headers if name in _KEY_HEADERS]
         given += [v[7:] for name, v in headers if name == b"authorization" and v.startswith(b"Bearer ")]
-        given += [value.encode() for value in QueryParams(scope["query_string"]).getlist("key")]
+        query = QueryParams(scope["query_string"])
+        if query.get(UPLOAD_ID) and scope["path"].startswith(_UPLOADS):
+            return True  # an upload that nobody began is not found
+        given += [value.encode() for value in query.getlist("key")]
         return any(hmac.compare_digest(value, self._expected) for value in given)
 
 

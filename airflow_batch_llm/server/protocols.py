@@ -12,6 +12,8 @@ from airflow_batch_llm.server.anthropic_api import AnthropicApi
 from airflow_batch_llm.server.anthropic_lines import AnthropicDialect
 from airflow_batch_llm.server.azure_api import AzureApi
 from airflow_batch_llm.server.azure_lines import AzureDialect
+from airflow_batch_llm.server.gemini_api import GeminiApi
+from airflow_batch_llm.server.gemini_lines import GeminiDialect
 from airflow_batch_llm.server.openai_api import OpenAIApi
 from airflow_batch_llm.server.openai_lines import OpenAIDialect
 from airflow_batch_llm.server.services import Services
@@ -20,9 +22,11 @@ from airflow_batch_llm.server.wire import Dialect
 
 def routes(services: Services) -> list[Route]:
     """Return the routes of every protocol."""
-    return [route for face in (OpenAIApi, AzureApi, AnthropicApi) for route in face(services).routes()]
+    faces = (OpenAIApi, AzureApi, AnthropicApi, GeminiApi)
+    return [route for face in faces for route in face(services).routes()]
 
 
 def dialects() -> dict[str, Dialect]:
     """Return the line formats by name."""
-    return {dialect.name: dialect for dialect in (OpenAIDialect(), AzureDialect(), AnthropicDialect())}
+    known: tuple[Dialect, ...] = (OpenAIDialect(), AzureDialect(), AnthropicDialect(), GeminiDialect())
+    return {dialect.name: dialect for dialect in known}

@@ -199,6 +199,23 @@ class Results(_Strict):
     late: Annotated[int, Field(ge=0)] = 0
 
 
+class GeminiQuirks(_Strict):
+    """What differs between reports about the Gemini API.
+
+    :param job_states: states begin with ``JOB_STATE_`` in place of ``BATCH_STATE_``.
+    :param row_errors: the member of a failed row that holds its error.
+    :param cancelled_results: a cancelled batch shows the rows that it had answered.
+    :param errors_in_list: the body of a refused call stands in a list of one element.
+    :param retry_delay: seconds that a refusal for a full queue names (``RetryInfo``).
+    """
+
+    job_states: bool = False
+    row_errors: Literal["error", "status"] = "error"
+    cancelled_results: bool = False
+    errors_in_list: bool = False
+    retry_delay: Seconds = 1
+
+
 class Scenario(_Strict):
     """The whole document. See the module text.
 
@@ -209,6 +226,7 @@ class Scenario(_Strict):
         batch of such a file is refused.
     :param type_drift: Azure shows batches as its older samples do: capitalised status, ISO times, nulls among
         the counts, ``""`` for files that do not exist.
+    :param gemini: see :class:`GeminiQuirks`.
     """
 
     rows: tuple[RowRule, ...] = ()
@@ -220,6 +238,7 @@ class Scenario(_Strict):
     unknown_models: tuple[str, ...] = ()
     files_ready_after: Annotated[int, Field(ge=0)] = 0
     type_drift: bool = False
+    gemini: GeminiQuirks = GeminiQuirks()
 
 
 def parse_scenario(document: bytes | str) -> Scenario:
