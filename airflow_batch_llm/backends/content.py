@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import uuid
+from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -31,6 +32,16 @@ for _name in ("httpx", "httpcore.http11"):
     logging.getLogger(_name).addFilter(_NoSignedAddresses())
 
 
+@contextlib.contextmanager
+def unlogged_addresses() -> Iterator[None]:
+    """Keep the addresses of the calls within out of the HTTP library's log."""
+    token = _fetching.set(True)
+    try:
+        yield
+    finally:
+        _fetching.reset(token)
+
+
 async def fetch_content(
     client: ApiClient, path: str, local: Path, *, expected: int | None, timeout: httpx.Timeout
 ) -> None:
@@ -45,12 +56,11 @@ async def fetch_content(
 
     async def attempt() -> None:
         part = local.with_name(f".{local.name}.{uuid.uuid4().hex}.part")
-        token = _fetching.set(True)
         try:
-            await _fetch(client, path, part, expected, timeout)
+            with unlogged_addresses():
+                await _fetch(client, path, part, expected, timeout)
             os.replace(part, local)
         finally:
-            _fetching.reset(token)
             with contextlib.suppress(FileNotFoundError):
                 part.unlink()
 

@@ -16,7 +16,15 @@ from airflow_batch_llm.core.verdicts import Verdict
 
 #: Codes (lower case) that mean a wrong key, whatever the status (some servers say 400).
 KEY_CODES = frozenset(
-    {"invalid_api_key", "incorrect_api_key", "missing_api_key", "authentication_error", "unauthorized"}
+    {
+        "invalid_api_key",
+        "incorrect_api_key",
+        "missing_api_key",
+        "authentication_error",
+        "unauthorized",
+        "api_key_invalid",
+        "unauthenticated",
+    }
 )
 #: Codes of a queue that is full: a later try of the same batch can pass.
 QUEUE_FULL_CODES = frozenset({"token_limit_exceeded"})
@@ -114,6 +122,13 @@ RULES: tuple[Rule, ...] = (
         Verdict.RATE_LIMITED,
         "the types of a request-rate and of a token-rate limit",
         "OpenAI",
+    ),
+    Rule(
+        Part.CODE,
+        ("ramp_limit_exceeded",),
+        Verdict.RATE_LIMITED,
+        "use grows faster than the account may",
+        "Anthropic",
     ),
     Rule(Part.CODE, ("token_limit_exceeded", "resource_exhausted"), Verdict.RATE_LIMITED, "a quota in use"),
     Rule(
@@ -235,7 +250,30 @@ RULES: tuple[Rule, ...] = (
         "a picture's host did not give it; later it may",
         "OpenAI, responses",
     ),
+    Rule(
+        Part.CODE,
+        ("image_dimensions_too_large",),
+        Verdict.TOO_LARGE,
+        "a picture is larger than the model takes",
+        "Anthropic",
+    ),
     Rule(Part.CODE, ("parse_error",), Verdict.BAD_REQUEST, "the line is no request", "Morph"),
+    Rule(
+        Part.CODE,
+        ("invalid_argument", "out_of_range", "unimplemented"),
+        Verdict.BAD_REQUEST,
+        "the request is wrong",
+        "Google",
+    ),
+    Rule(
+        Part.CODE,
+        ("internal", "unavailable", "aborted", "data_loss", "failed_precondition"),
+        Verdict.SERVER_ERROR,
+        "their own fault, or something of theirs that is not ready",
+        "Google",
+    ),
+    Rule(Part.CODE, ("deadline_exceeded",), Verdict.TIMEOUT, "not answered in time", "Google"),
+    Rule(Part.CODE, ("cancelled",), Verdict.CANCELLED, "cancelled before the row's turn", "Google"),
     Rule(Part.CODE, ("batch_client_error",), Verdict.BAD_REQUEST, "the request was refused", "Together"),
     # -- HTTP statuses -----------------------------------------------------------------------------
     Rule(Part.STATUS, (401, 402, 403), Verdict.ACCOUNT, "no key, no credit, no permission"),
@@ -267,8 +305,13 @@ RULES: tuple[Rule, ...] = (
         "the gateway had no answer from its model server",
         "OGX",
     ),
+    Rule(
+        Part.TYPE, ("not_found", "already_exists"), Verdict.BAD_REQUEST, "the request is at fault", "Google"
+    ),
+    Rule(Part.TYPE, ("unknown",), Verdict.SERVER_ERROR, "their own fault", "Google"),
     # -- finish reasons ----------------------------------------------------------------------------
     Rule(Part.FINISH, ("stop", "tool_calls", "function_call"), Verdict.OK, "a whole answer"),
+    Rule(Part.FINISH, ("eos", "eos_token"), Verdict.OK, "a whole answer", "Together"),
     Rule(Part.FINISH, ("completed",), Verdict.OK, "a whole answer", "responses"),
     Rule(Part.FINISH, ("length",), Verdict.TRUNCATED, "the output limit was reached"),
     Rule(Part.FINISH, ("max_output_tokens",), Verdict.TRUNCATED, "the output limit was reached", "responses"),
@@ -278,6 +321,53 @@ RULES: tuple[Rule, ...] = (
         Part.FINISH, ("model_length",), Verdict.TRUNCATED, "the model's context is full", "Mistral, gateways"
     ),
     Rule(Part.FINISH, ("content_filter", "safety"), Verdict.FILTERED, "the filter cut the answer off"),
+    Rule(
+        Part.FINISH,
+        (
+            "blocklist",
+            "prohibited_content",
+            "spii",
+            "recitation",
+            "language",
+            "escalation",
+            "model_armor",
+            "image_safety",
+            "image_prohibited_content",
+            "image_recitation",
+        ),
+        Verdict.FILTERED,
+        "the filter cut the answer off",
+        "Gemini",
+    ),
+    Rule(
+        Part.FINISH,
+        ("malformed_function_call", "unexpected_tool_call", "malformed_response"),
+        Verdict.INVALID_OUTPUT,
+        "the model wrote a tool call, or an answer, that nobody can read",
+        "Gemini",
+    ),
+    Rule(Part.FINISH, ("continuation",), Verdict.TRUNCATED, "the output limit was reached", "Gemini"),
+    Rule(
+        Part.FINISH,
+        ("other", "no_image", "image_other", "too_many_tool_calls"),
+        Verdict.SERVER_ERROR,
+        "the answer broke off",
+        "Gemini",
+    ),
+    Rule(
+        Part.FINISH,
+        ("missing_thought_signature",),
+        Verdict.BAD_REQUEST,
+        "the history lacks what the model signed",
+        "Gemini",
+    ),
+    Rule(
+        Part.FINISH,
+        ("pup_limited_disabled",),
+        Verdict.ACCOUNT,
+        "the account may not go on using the service",
+        "Gemini",
+    ),
     Rule(Part.FINISH, ("refusal",), Verdict.REFUSED, "the model declined", "gateways to Anthropic"),
     Rule(Part.FINISH, ("error",), Verdict.SERVER_ERROR, "the answer broke off"),
     Rule(Part.FINISH, ("abort",), Verdict.SERVER_ERROR, "the engine gave the request up", "vLLM, SGLang"),
@@ -311,6 +401,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(Part.SHAPE, ("no_body",), Verdict.EMPTY, "status 200 without a body, or with an empty one"),
     Rule(Part.SHAPE, ("no_choice",), Verdict.EMPTY, "status 200, and the list of choices is empty"),
+    Rule(
+        Part.SHAPE,
+        ("prompt_blocked",),
+        Verdict.FILTERED,
+        "no answer, and the prompt's feedback says why: its block reason stands as the code",
+        "Gemini",
+    ),
     Rule(Part.SHAPE, ("no_choices",), Verdict.UNKNOWN, "status 200, and the body is of another kind"),
     Rule(
         Part.SHAPE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_batch_llm.backends import anthropic, azure, openai
+from airflow_batch_llm.backends import anthropic, azure, gemini, openai
 from airflow_batch_llm.backends.provider import Provider
 from airflow_batch_llm.exceptions import ConfigurationError
 
@@ -11,7 +11,7 @@ def providers() -> dict[str, Provider]:
     """Return all providers by name, in the order of the capability table."""
     return {
         provider.name: provider
-        for provider in (*openai.providers(), *azure.providers(), *anthropic.providers())
+        for provider in (*openai.providers(), *azure.providers(), *anthropic.providers(), *gemini.providers())
     }
 
 
