@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from airflow_batch_llm.backends.base import ApiClient, Call, client_for
+from airflow_batch_llm.backends.cancelling import ask_cancel
 from airflow_batch_llm.backends.dialects import DIALECTS, Dialect, window_seconds
 from airflow_batch_llm.backends.files import FileStore
 from airflow_batch_llm.backends.listing import BatchList, Page
@@ -30,7 +31,6 @@ from airflow_batch_llm.exceptions import (
     ConfigurationError,
     InDoubt,
     LinesRefused,
-    NotFound,
     Refused,
     Unreachable,
 )
@@ -160,20 +160,13 @@ class OpenAIBackend:
 
         :raises Refused: the provider will not cancel a batch that still runs.
         """
-        refusals = self._dialect.cancel_refusals
-        path = f"/batches/{quoted(batch_id)}/cancel"
-        try:
-            reply = await self._client.call("POST", path, keep=refusals)
-        except (Refused, NotFound) as e:
-            batch = await self.retrieve(batch_id)
-            status_code = 404 if isinstance(e, NotFound) else e.status_code
-            if batch.status is RemoteStatus.CANCELLING or (batch.status.terminal and status_code in refusals):
-                return batch
-            raise
-        try:
-            return self._batch(reply, self._client.named("POST", path))
-        except Unreachable:
-            return await self.retrieve(batch_id)
+        return await ask_cancel(
+            self._client,
+            f"/batches/{quoted(batch_id)}/cancel",
+            read=self._batch,
+            retrieve=lambda: self.retrieve(batch_id),
+            refusals=self._dialect.cancel_refusals,
+        )
 
     async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
         """Return the batches whose metadata token is ``token``.

@@ -88,7 +88,7 @@ def _native_encoder(middle: bytes) -> LineEncoder:
         _refuse_stream(members.get("stream"))
         if bytes(members.get("model", b'""')) in (b'""', b"null"):
             raise Refused("the request body names no model", reason="missing_model")
-        return b'{"custom_id":"' + wire_id.encode() + middle + _one_line(body) + b"}\n"
+        return b'{"custom_id":"' + wire_id.encode() + middle + one_line(body) + b"}\n"
 
     return encode
 
@@ -111,7 +111,7 @@ def _splicing_encoder(middle: bytes, shared: Mapping[str, Any], form: _Form) -> 
         start = b'{"custom_id":"' + wire_id.encode() + head
         if not members:
             return start + b"}}\n"
-        return start + b"," + _one_line(body)[1:] + b"}\n"
+        return start + b"," + one_line(body)[1:] + b"}\n"
 
     return encode
 
@@ -146,7 +146,7 @@ def _merger(
         kept = [member for name, member in encoded.items() if name not in own]
         kept += [jsonl.dumps(name) + b":" + value for name, value in own.items()]
         whole = b"{" + b",".join(kept) + b"}"
-        return b'{"custom_id":"' + wire_id.encode() + middle + _one_line(whole) + b"}\n"
+        return b'{"custom_id":"' + wire_id.encode() + middle + one_line(whole) + b"}\n"
 
     return merge
 
@@ -168,7 +168,7 @@ def _shared_members(template: RequestTemplate, form: _Form) -> dict[str, Any]:
 
 def _place_schema(members: dict[str, Any], template: RequestTemplate, form: _Form) -> None:
     assert template.output_schema is not None
-    made = _json_schema(template.schema_name, template.output_schema)
+    made = named_schema(template.schema_name, template.output_schema)
     place = form.form.schema
     if place is None:
         raise Refused(
@@ -186,7 +186,11 @@ def _place_schema(members: dict[str, Any], template: RequestTemplate, form: _For
     members["text"] = {**text, "format": {"type": "json_schema", **made}}
 
 
-def _json_schema(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def named_schema(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``json_schema`` holds: the schema, strict where it can be.
+
+    :raises OutputSchemaError: it is none of an object.
+    """
     sent = with_object_on_top(schema, name)
     strict = to_strict(schema)
     return {
@@ -215,7 +219,7 @@ def _refuse_stream(value: msgspec.Raw | bytes | None) -> None:
         raise Refused("a batch cannot stream its answers: remove 'stream' from the body", reason="stream")
 
 
-def _one_line(body: bytes) -> bytes:
+def one_line(body: bytes) -> bytes:
     """Return the body without white space around it, and without the line ends of a pretty-printed one."""
     body = body.strip()
     return body if b"\n" not in body and b"\r" not in body else jsonl.dumps(jsonl.loads(body))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from airflow_batch_llm.backends import anthropic, azure, gemini, openai
+from airflow_batch_llm.backends import anthropic, azure, gemini, mistral, openai
 from airflow_batch_llm.backends.provider import Provider
 from airflow_batch_llm.exceptions import ConfigurationError
 
 
 def providers() -> dict[str, Provider]:
     """Return all providers by name, in the order of the capability table."""
-    return {
-        provider.name: provider
-        for provider in (*openai.providers(), *azure.providers(), *anthropic.providers(), *gemini.providers())
-    }
+    rows = (
+        *openai.providers(),
+        *azure.providers(),
+        *anthropic.providers(),
+        *gemini.providers(),
+        *mistral.providers(),
+    )
+    return {provider.name: provider for provider in rows}
 
 
 def provider(name: str) -> Provider:
