@@ -223,7 +223,8 @@ class MistralBackend:
         except NotFound as e:
             if lines is None:
                 raise
-            raise Refused(e.args[0], status_code=404, reason="not_found") from e
+            what = f"{call}: HTTP 404: no such endpoint; check the base URL {call.base}"
+            raise Refused(what, status_code=404, reason="not_found") from e
         try:
             return self._batch(reply, call)
         except Unreachable as e:

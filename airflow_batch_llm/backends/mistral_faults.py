@@ -13,9 +13,9 @@ import httpx
 from airflow_batch_llm.backends.base import Call
 from airflow_batch_llm.backends.errors import parse_error_body
 from airflow_batch_llm.backends.mistral_objects import refused_lines, refused_places
-from airflow_batch_llm.exceptions import LinesRefused, RateLimited, RefusedLine
+from airflow_batch_llm.exceptions import LinesRefused, NotFound, RateLimited, RefusedLine
 
-_UNPROCESSABLE = 422
+_NOT_FOUND, _UNPROCESSABLE = 404, 422
 _LIMIT_WORDS = ("limit", "exceed", "maximum", "too many")
 
 
@@ -29,8 +29,11 @@ def create_refused(reply: httpx.Response, call: Call) -> None:
     """Tell apart why a create call was refused.
 
     :raises LinesRefused: requests that went along with it are at fault, and are named.
+    :raises NotFound: the upload is gone; the address is right, for the upload took it.
     :raises RateLimited: too many requests are pending. With which status that is said is not known.
     """
+    if reply.status_code == _NOT_FOUND:
+        raise NotFound(f"{call}: HTTP 404: the provider knows no such upload")
     if reply.status_code == _UNPROCESSABLE:
         body = _body(reply)
         if places := refused_places(body):
