@@ -97,7 +97,8 @@ def _candidate(answer: Answer, thoughts: bool) -> dict[str, Any]:
 
 
 def _call(call: Call) -> dict[str, Any]:
-    return {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}}
+    """Return the part of a call. Most models give their calls no id."""
+    return {"functionCall": {"name": call.name, "args": call.arguments}}
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class ServerLimits:
 _OWN_LIMITS = {
     "anthropic": ServerLimits(100_000, 256_000_000, 32_000_000),
     "azure": ServerLimits(100_000),
-    "gemini": ServerLimits(1_000_000, 2_000_000_000, 32_000_000),
+    "gemini": ServerLimits(1_000_000, 2_000_000_000, 100_000_000),
     "mistral": ServerLimits(1_000_000, 512_000_000),
 }
 
