@@ -64,10 +64,11 @@ MEANINGS: dict[str, dict[str, str]] = {
         "lease_until": "a create call may be under way until then",
         "not_before": "not sent before (queue full, rate limit, `RowRetry.delay`)",
         "first_look_at": "first look that did not find a batch in doubt",
-        "input_file_id": "the provider's",
-        "provider_batch_id": "the provider's",
-        "provider_status": "`pending`, `running`, `cancelling`, `done`, `failed`, `cancelled`, `expired`, "
-        "`unknown` (counts as running)",
+        "input_file_id": "the provider's; empty text where the requests go along with the create call",
+        "provider_batch_id": "the provider's; none of a reconciled batch that the provider refused before it "
+        "made one",
+        "provider_status": "`pending`, `running`, `cancelling`, `done`, `failed` (also where no batch was "
+        "made), `cancelled`, `expired`, `unknown` (counts as running)",
         "submitted_at": "",
         "ended_at": "",
         "cancel_asked_by": "who asked to cancel: `machine` at a time-out",
@@ -79,6 +80,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "counts": "JSON: verdict → rows",
         **_USAGE,
         **_TIMES,
+        "provisional": "the provider shows no marks, and `provider_batch_id` was adopted by time and count: it "
+        "may be somebody else's until its rows were read",
+        "not_ours": "JSON: batches at the provider that were proved not to be this one",
     },
     "batch_llm_dead_letter": {
         "job_id": "",

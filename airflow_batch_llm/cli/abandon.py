@@ -33,7 +33,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description="Give up a batch whose create call is in doubt (submitting), that its provider never "
         "ends (submitted), that the provider denies (lost), or whose results are gone. Its rows are pending "
         "again and are sent by the job's tasks, after a resume where the job is halted. What was paid for "
-        "the batch is paid again.",
+        "the batch is paid again. Of one that was adopted provisionally: say that the provider's batch is "
+        "somebody else's, which goes on.",
     )
     add_batch(parser)
     parser.add_argument(

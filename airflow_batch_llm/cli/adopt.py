@@ -25,7 +25,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         decides=True,
         description="For a batch in doubt (submitting) or lost: look at the provider's batch with the "
         "connection that sent ours, and take it for ours. Refused where its metadata or its number of "
-        "requests says otherwise. Sends nothing, pays nothing.",
+        "requests says otherwise, or, where there is no metadata and it has ended, its rows do. "
+        "Sends nothing, pays nothing.",
     )
     add_batch(parser)
     parser.add_argument(
@@ -58,6 +59,8 @@ def _adopt(args: argparse.Namespace) -> None:
         print_json({**batch_facts(adopted), "named_by_metadata": named, "next": then})
         return
     sure = "" if named else " It carries no metadata of ours: that it is this batch is your word."
+    if adopted.provisional:
+        sure = " Whether it is this batch, its rows tell once it has ended; until then it is never cancelled."
     print(f"Batch {adopted.batch_id} is {adopted.provider_batch_id} at the provider.{sure} {then}")
 
 

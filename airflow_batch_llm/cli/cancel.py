@@ -45,7 +45,12 @@ def _cancel(args: argparse.Namespace) -> None:
         "task of the job runs. Then batch-llm accept takes the job as it is, batch-llm resume sends the rest."
     )
     if args.json:
-        asked = {"asked": result.asked, "in_doubt": sorted(result.in_doubt), "failed": result.failed}
+        asked = {
+            "asked": result.asked,
+            "in_doubt": sorted(result.in_doubt),
+            "failed": result.failed,
+            "unsure": result.unsure,
+        }
         print_json({**job_facts(halted), **asked, "next": then})
     else:
         print(
@@ -71,5 +76,10 @@ def refuse_unfinished(ledger: SqlLedger, result: Cancelled) -> None:
     told += [
         f"{batch_id} is perhaps being created now, look again in {max(until - now, 0):.0f} s"
         for batch_id, until in result.in_doubt.items()
+    ]
+    told += [
+        f"{batch_id} may be {provider_id} at the provider, or that is somebody else's: it goes on, and its "
+        "rows tell when it has ended"
+        for batch_id, provider_id in result.unsure.items()
     ]
     raise Stopped(UNFINISHED, f"run this again: {'; '.join(told)}")

@@ -114,7 +114,7 @@ def _print_batches(batches: list[Batch]) -> None:
         (
             batch.batch_id,
             batch.kind,
-            batch.state,
+            f"{batch.state}, provisional" if batch.provisional else batch.state,
             batch.requests,
             batch.provider_batch_id,
             batch.provider_status,
@@ -143,6 +143,7 @@ def batch_facts(batch: Batch) -> dict[str, Any]:
         "attempt": batch.attempt,
         "provider_batch_id": batch.provider_batch_id,
         "provider_status": batch.provider_status,
+        "provisional": batch.provisional,
         "error_code": code_only(batch.error_code),
         "cancel_asked_by": batch.cancel_asked_by,
         "counts": dict(batch.counts),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from airflow_batch_llm.core.doubts import MAY_BE_OURS, ask_to_cancel, leave_doubt, resolve_doubt, token
 from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests
 from airflow_batch_llm.core.ids import META_JOB, META_TOKEN
 from airflow_batch_llm.core.judging import outcomes_file
@@ -28,8 +29,9 @@ from airflow_batch_llm.core.model import (
 from airflow_batch_llm.core.ports import Workspace
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Progress
-from airflow_batch_llm.core.submit import ask_to_cancel, resolve_doubt, token
 from airflow_batch_llm.core.tools import Tools
+from airflow_batch_llm.core.unmade import NOT_CREATED
+from airflow_batch_llm.core.unmarked import Whose, whose_is
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
 from airflow_batch_llm.exceptions import BatchLLMError, NotFound, ProviderError
 
@@ -99,16 +101,19 @@ class Cancelled:
     :param in_doubt: perhaps being created at this moment; batch -> seconds since the epoch from which
         another try finds out.
     :param failed: could not be asked; batch -> error code.
+    :param unsure: what the provider runs for them may be somebody else's, and is not cancelled; batch -> its
+        id there.
     """
 
     asked: list[str] = field(default_factory=list)
     in_doubt: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    unsure: dict[str, str] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
         """Whether nothing is left to ask for."""
-        return not self.in_doubt and not self.failed
+        return not self.in_doubt and not self.failed and not self.unsure
 
 
 async def cancel(
@@ -154,6 +159,9 @@ async def _cancel_batch(
         if found is None or found.state is not BatchState.SUBMITTED:
             return  # proved not to be there; a halted job does not send it
         batch = found
+    if batch.provisional:
+        result.unsure[batch.batch_id] = batch.provider_batch_id or ""
+        return
     # Before the call: whoever looks at the batch next asks again where the call did not get through.
     tools.ledger.ask_cancel(batch, actor=actor, reason=reason)
     await tools.backend_of(batch).cancel(batch.provider_batch_id or "")
@@ -164,13 +172,16 @@ async def _cancel_batch(
 async def adopt(
     tools: Tools, job: Job, batch: Batch, provider_id: str, *, actor: str, reason: str
 ) -> tuple[Batch, bool]:
-    """Take a batch at the provider for ours; returns it, and whether its metadata says that it is.
+    """Take a batch at the provider for ours; returns it, and whether it says itself that it is: its metadata,
+    or, where there is none and it has ended, its rows.
+
+    Where the provider shows no marks and it still runs, it is adopted provisionally: its rows will tell.
 
     :param tools: of the batch's connection.
     :raises Declined: it cannot be, or not now.
     :raises ProviderError: the provider cannot be asked.
     """
-    if batch.state not in (BatchState.SUBMITTING, BatchState.LOST):
+    if batch.state not in (BatchState.SUBMITTING, BatchState.LOST) and not batch.provisional:
         raise Declined(f"batch {batch.batch_id} is {batch.state}; only one in doubt or lost can be adopted")
     _refuse_taken(tools.ledger, batch, provider_id)
     try:
@@ -180,16 +191,31 @@ async def adopt(
             f"the provider knows no batch {provider_id} with connection {batch.conn_id!r}: look at its key"
         ) from None
     _refuse_contradiction(job, batch, remote)
-    adopted = tools.ledger.adopt(batch, remote, actor=actor, reason=reason)
+    marked = tools.backend_of(batch).marks_batches
+    told = META_TOKEN in remote.metadata if marked else await _rows_tell(tools, batch, remote)
+    adopted = tools.ledger.adopt(
+        batch, remote, actor=actor, reason=reason, provisional=not marked and not told
+    )
     if adopted is None:
         _refuse_taken(tools.ledger, batch, provider_id)
         raise Declined(f"batch {batch.batch_id} was changed at this moment; look at it again")
-    return adopted, META_TOKEN in remote.metadata
+    return adopted, told
+
+
+async def _rows_tell(tools: Tools, batch: Batch, remote: RemoteBatch) -> bool:
+    """Say whether the rows of a batch that has ended say that it is ours.
+
+    :raises Declined: they say that it is not.
+    """
+    whose = await whose_is(tools, batch, remote) if remote.status.terminal else Whose.UNTOLD
+    if whose in (Whose.NOT_OURS, Whose.STRAY):
+        raise Declined(f"{remote.id} has ended, and its rows are not those of batch {batch.batch_id}")
+    return whose is Whose.OURS
 
 
 def _refuse_taken(ledger: Ledger, batch: Batch, provider_id: str) -> None:
     for other in ledger.batches_at_provider(provider_id):
-        if other.batch_id != batch.batch_id:
+        if other.batch_id != batch.batch_id and not other.provisional:
             raise Declined(f"{provider_id} is batch {other.batch_id} already")
 
 
@@ -226,16 +252,23 @@ async def abandon_doubt(
         later = await resolve_doubt(tools, job, batch)
         seen = "the provider does not show it, but must be asked twice"
         again = f"; or run this again in {later.not_before - now:.0f} s" if later is not None else ""
+        if later is not None and later.reason == MAY_BE_OURS:
+            seen, again = "what the provider runs may be it (batch-llm events names them)", ""
     except ProviderError as error:
         seen, again = f"the provider cannot be asked ({error.code})", ""
     current = tools.ledger.get_batch(batch.batch_id)
     if current is None or current.state is not BatchState.SUBMITTING:
-        if current is not None and current.state is BatchState.UPLOADED:
+        if current is not None and (current.state is BatchState.UPLOADED or _is_given_back(current)):
             tools.ledger.add_event(
                 job.job_id, "abandoned", batch_id=batch.batch_id, actor=actor, reason=reason
             )
             return current
         found = current.provider_batch_id if current is not None else None
+        if current is not None and current.provisional:
+            raise Declined(
+                f"batch {batch.batch_id} may be {found} at the provider, which runs and is waited for. If "
+                "you know that it is not, run this again"
+            )
         raise Declined(
             f"batch {batch.batch_id} is at the provider as {found} and counts: nothing is sent again"
         )
@@ -244,10 +277,15 @@ async def abandon_doubt(
             f"batch {batch.batch_id}: {seen}. If it is there all the same, its rows are paid for again: "
             f"--yes-pay-again{again}"
         )
-    left = tools.ledger.leave_submitting(current, reason=f"{ABANDONED}: {reason}", actor=actor)
+    left = leave_doubt(tools, current, reason=f"{ABANDONED}: {reason}", actor=actor)
     if left is None:
         raise Declined(f"batch {batch.batch_id} was changed at this moment; look at it again")
     return left
+
+
+def _is_given_back(batch: Batch) -> bool:
+    """Say whether the rows of a batch that was never made go into the next round."""
+    return batch.state is BatchState.RECONCILED and batch.error_code == NOT_CREATED
 
 
 def abandon_results(
@@ -277,6 +315,8 @@ async def abandon_running(
     :raises NotYet: the provider was asked to cancel it and may still do so.
     :raises ProviderError: the provider cannot be asked.
     """
+    if batch.provisional:
+        return await _abandon_provisional(tools, job, batch, actor=actor, reason=reason, pay_again=pay_again)
     remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
     shown = f"batch {batch.batch_id} is {remote.raw_status} at the provider"
     if remote.status.terminal:
@@ -303,6 +343,17 @@ async def abandon_running(
     if remote.status.terminal:
         raise Declined(f"batch {batch.batch_id} has ended now: the job's tasks read what it brought")
     return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
+
+
+async def _abandon_provisional(
+    tools: Tools, job: Job, batch: Batch, *, actor: str, reason: str, pay_again: bool
+) -> Batch:
+    """Take a person's word that what was adopted provisionally is not ours. It is left alone, and the create
+    call is in doubt again."""
+    disowned = tools.ledger.disown(batch, reason=reason, actor=actor)
+    if disowned is None:
+        raise Declined(f"batch {batch.batch_id} was changed at this moment; look at it again")
+    return await abandon_doubt(tools, job, disowned, actor=actor, reason=reason, pay_again=pay_again)
 
 
 def _write_off(

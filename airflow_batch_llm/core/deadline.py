@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_batch_llm.core.files import encode_line, iter_requests
-from airflow_batch_llm.core.judging import outcomes_file
-from airflow_batch_llm.core.ledger_port import Reconciled
-from airflow_batch_llm.core.model import Batch, Job, JobState, Outcome, Usage
+from airflow_batch_llm.core.model import Batch, Job, JobState
 from airflow_batch_llm.core.spec import OnDeadline
 from airflow_batch_llm.core.tools import Tools, log
-from airflow_batch_llm.core.verdicts import Disposition, Verdict
-from airflow_batch_llm.exceptions import ProviderError
+from airflow_batch_llm.core.unmade import delete_upload, same_outcome
+from airflow_batch_llm.core.verdicts import Verdict
 
 #: Halt code of a job whose time is over.
 DEADLINE = "BLLM-043"
@@ -47,29 +44,10 @@ def batch_bound(tools: Tools, batch: Batch) -> float | None:
 
 async def give_up_unsent(tools: Tools, batch: Batch) -> None:
     """Count the rows of a batch that was not sent in time as expired, which charges them nothing."""
-    with outcomes_file(tools.workspace, tools.root, batch) as out:
-        for request in iter_requests(tools.workspace, tools.root, batch):
-            out.write(
-                encode_line(
-                    Outcome(
-                        request.custom_id,
-                        request.wire_id,
-                        Verdict.EXPIRED,
-                        Disposition.RETRY_FREE,
-                        TOO_LATE,
-                    )
-                )
-            )
-    judge, counts = tools.spec.judge.fingerprint, {Verdict.EXPIRED.value: batch.requests}
+    result = same_outcome(tools, batch, Verdict.EXPIRED, TOO_LATE)
     tools.fault("deadline.before_given_up")
-    given_up = tools.ledger.give_up_unsent(
-        batch, Reconciled(out.sha256, judge, counts, Usage(), ()), reason=TOO_LATE
-    )
-    if given_up is None:
+    if tools.ledger.give_up_unsent(batch, result, reason=TOO_LATE) is None:
         return  # sent, or given up, or given more time by somebody else at this moment
     log.warning("batch %s: the job's time is over; its %d rows are not sent", batch.batch_id, batch.requests)
-    if batch.input_file_id is not None and not batch.attempt:
-        try:
-            await tools.backend_of(batch).delete_file(batch.input_file_id)
-        except ProviderError as error:
-            log.warning("batch %s: its upload could not be deleted (%s)", batch.batch_id, error.code)
+    if not batch.attempt:
+        await delete_upload(tools, batch)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_batch_llm.core.model import MACHINE, Batch, BatchError, RemoteBatch, RemoteStatus
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
+from airflow_batch_llm.exceptions import LinesRefused
 
 #: Codes (lower case) of a queue that is full: a later try of the same batch can pass. Not ``too_many_tasks``:
 #: Azure says so of a file with more requests than it takes, which halves of it mend and no wait does.
@@ -88,13 +89,19 @@ def ending_of(batch: Batch, remote: RemoteBatch) -> Ending:
         code = "cancelled_elsewhere" if batch.cancel_asked_by is None else "cancelled_by_hand"
         return Ending(Verdict.CANCELLED, code, {}, Disposition.HALT, "BLLM-032")
     if remote.status is RemoteStatus.FAILED:
-        return _failed(batch, remote)
+        return _failed(batch, remote.errors)
     return Ending(Verdict.MISSING, "missing", {})
 
 
-def _failed(batch: Batch, remote: RemoteBatch) -> Ending:
-    first = remote.errors[0] if remote.errors else BatchError("batch_failed")
-    codes = {error.code.lower() for error in remote.errors}
+def refusal_of(batch: Batch, error: LinesRefused) -> Ending:
+    """Decide what it means that the provider refused all requests of a batch before it made one."""
+    named = [BatchError(line.code or error.reason, line.line, message=line.message) for line in error.lines]
+    return _failed(batch, named or [BatchError(error.reason)])
+
+
+def _failed(batch: Batch, errors: Sequence[BatchError]) -> Ending:
+    first = errors[0] if errors else BatchError("batch_failed")
+    codes = {error.code.lower() for error in errors}
     if codes & QUEUE_CODES:
         return Ending(Verdict.CANCELLED, first.code, {}, failed=True)
     if codes & ACCOUNT_CODES:
@@ -102,8 +109,8 @@ def _failed(batch: Batch, remote: RemoteBatch) -> Ending:
     if codes & SHARED_CODES or first.param in ("file_id", "input_file_id"):
         return Ending(Verdict.CANCELLED, first.code, {}, Disposition.HALT, "BLLM-023", failed=True)
     # A line that the batch does not have names no row: to send all of them again would be blind.
-    named = [(error.line, error) for error in remote.errors if error.line is not None]
-    lines = {line: error for line, error in reversed(named) if line <= batch.requests}
+    named = [(error.line, error) for error in errors if error.line is not None]
+    lines = {line: error for line, error in reversed(named) if 1 <= line <= batch.requests}
     if not lines and batch.requests == 1:
         lines = {1: first}
     return Ending(Verdict.CANCELLED, "batch_failed" if lines else FAILED_WHOLE, lines, failed=True)

@@ -17,6 +17,7 @@ from airflow_batch_llm.core.deadline import (
     is_late,
     leaves_all_as_it_is,
 )
+from airflow_batch_llm.core.doubts import resolve_doubt, seek_strays
 from airflow_batch_llm.core.holds import HELD, calls_work, is_trial, refused_call
 from airflow_batch_llm.core.judging import rejudge_batch
 from airflow_batch_llm.core.model import (
@@ -37,8 +38,9 @@ from airflow_batch_llm.core.rounds import has_leftovers, plan_next_round, redriv
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Later, Progress, StageOrder, Until
 from airflow_batch_llm.core.stage import stage
-from airflow_batch_llm.core.submit import resolve_doubt, seek_strays, submit_batch
+from airflow_batch_llm.core.submit import submit_batch
 from airflow_batch_llm.core.tools import Tools, log
+from airflow_batch_llm.core.unmade import was_refused
 from airflow_batch_llm.exceptions import (
     AccountError,
     AuthError,
@@ -49,6 +51,7 @@ from airflow_batch_llm.exceptions import (
 #: Seconds until a provider that would not cancel a batch is asked again.
 _ASK_AGAIN = 600.0
 _UNSENT = (BatchState.PLANNED, BatchState.UPLOADED, BatchState.SUBMITTING)
+_TO_SEND = (BatchState.PLANNED, BatchState.SUBMITTING)
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,8 @@ class Engine:
         found = False
         unrecorded = [BatchState.SUPERSEDED, BatchState.RECONCILED]
         for batch in self.tools.ledger.batches(job.job_id, states=unrecorded):
-            attempts_known = batch.provider_batch_id is not None
+            # The last attempt: it is the batch that counts, or the reply to it was that there is none.
+            attempts_known = batch.provider_batch_id is not None or was_refused(batch)
             if batch.kind is BatchKind.DUPLICATE or batch.revision < job.floor_revision:
                 continue
             if given_up and batch.error_code != ABANDONED:
@@ -247,18 +251,20 @@ class Engine:
     async def _reconcile(
         self, job: Job, template: RequestTemplate, *, everything: bool
     ) -> tuple[bool, Later | None]:
-        """Judge ended batches; says whether more can be sent now (one was put back, or one that tried a held
-        connection was read), and when to come again for results that are not there yet."""
+        """Judge ended batches; says whether more can be sent now (one was put back or turned out not to be
+        ours, or one that tried a held connection was read), and when to come again for results that are not
+        there yet."""
         tools = self.tools
         changed, soonest = False, None
         for batch in tools.ledger.batches(job.job_id, states=[BatchState.ENDED]):
             trial = not everything and is_trial(tools, batch)
-            if not everything and not trial and not ended_without_running(batch):
+            early = trial or ended_without_running(batch) or batch.provisional
+            if not everything and not early:
                 continue
             soonest = _sooner(soonest, await reconcile_batch(tools, job, batch, template))
             after = tools.ledger.get_batch(batch.batch_id)
             state = after.state if after is not None else None
-            changed = changed or state is BatchState.PLANNED or (trial and state is BatchState.RECONCILED)
+            changed = changed or state in _TO_SEND or (trial and state is BatchState.RECONCILED)
         return changed, soonest
 
     def _waiting(
@@ -295,6 +301,7 @@ class Engine:
             job,
             False,
             provider_batches=tuple(batch.provider_batch_id or "" for batch in watched),
+            provisional=tuple(batch.provider_batch_id or "" for batch in watched if batch.provisional),
             conn_id=watched[0].conn_id if watched else self.tools.spec.conn_id,
             more_planned=bool(unsent) or len(watched) < len(running),
             not_before=not_before,

@@ -159,7 +159,7 @@ class Ledger(Protocol):
     def get_batch(self, batch_id: str) -> Batch | None: ...
 
     def mark_uploaded(self, batch: Batch, input_file_id: str) -> Batch | None:
-        """``planned -> uploaded``."""
+        """``planned -> uploaded``; ``input_file_id`` is "" where the requests go with the create call."""
         ...
 
     def enter_submitting(self, batch: Batch, *, revision: int, lease_seconds: float) -> Batch | None:
@@ -174,14 +174,50 @@ class Ledger(Protocol):
         ...
 
     def leave_submitting(
-        self, batch: Batch, *, reason: str, not_before: float | None = None, actor: str = "machine"
+        self,
+        batch: Batch,
+        *,
+        reason: str,
+        not_before: float | None = None,
+        actor: str = "machine",
+        only_current: bool = False,
     ) -> Batch | None:
         """``submitting -> uploaded``, same attempt number: the create call surely took no effect, or a
-        person says so."""
+        person says so. ``only_current``: only while the batch's revision is the job's."""
         ...
 
     def mark_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
-        """``submitting -> submitted`` where the attempt is still ours."""
+        """``submitting -> submitted`` where the attempt is still ours; also in place of what was adopted
+        provisionally. Other batches that were provisionally taken for this one are in doubt again."""
+        ...
+
+    def mark_refused(self, batch: Batch, result: Reconciled, *, error_code: str, reason: str) -> Batch | None:
+        """``planned|uploaded|submitting -> reconciled``: the provider refused all of it and made no batch."""
+        ...
+
+    def mark_not_created(self, batch: Batch, result: Reconciled, *, reason: str) -> Batch | None:
+        """``submitting -> reconciled``: no batch was made, and a later revision sends the rows."""
+        ...
+
+    def in_doubt_alike(self, batch: Batch) -> list[Batch]:
+        """Return the other batches in ``submitting``, of all jobs, of this provider and with as many
+        requests."""
+        ...
+
+    def adopt_provisionally(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
+        """``submitting -> submitted``, provisional; not where another batch has this id or may be it."""
+        ...
+
+    def confirm(self, batch: Batch) -> Batch | None:
+        """Note that a batch which was adopted provisionally is ours."""
+        ...
+
+    def disown(self, batch: Batch, *, reason: str, actor: str = "machine") -> Batch | None:
+        """``submitted|ended -> submitting``: what was adopted provisionally is not this batch."""
+        ...
+
+    def note_not_ours(self, batch: Batch, provider_ids: Collection[str]) -> Batch | None:
+        """Note batches at the provider that hold no row of this one."""
         ...
 
     def put_back(self, batch: Batch, *, reason: str, not_before: float | None) -> Batch | None:
@@ -215,10 +251,13 @@ class Ledger(Protocol):
         """Return the batches of all jobs that have this id at a provider."""
         ...
 
-    def adopt(self, batch: Batch, remote: RemoteBatch, *, actor: str, reason: str) -> Batch | None:
-        """``submitting|lost -> submitted``: a person says which batch at the provider it is.
+    def adopt(
+        self, batch: Batch, remote: RemoteBatch, *, actor: str, reason: str, provisional: bool = False
+    ) -> Batch | None:
+        """``submitting|lost -> submitted``: a person says which batch at the provider it is; also in place
+        of what was adopted provisionally. ``provisional``: its rows are still to say so.
 
-        None as well where another batch, of whatever job, has this id."""
+        None as well where another batch, of whatever job, has this id for certain."""
         ...
 
     def write_off(

@@ -337,7 +337,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A row of ``batch_llm_batch``."""
+    """A row of ``batch_llm_batch``.
+
+    :param provisional: ``provider_batch_id`` was adopted by time and count, as the provider shows no marks:
+        it may be somebody else's. The machine neither cancels nor lands it before its rows say whose it is.
+    :param not_ours: batches at the provider that were proved not to be this one.
+    """
 
     batch_id: str
     job_id: str
@@ -377,6 +382,8 @@ class Batch:
     usage: Usage
     created_at: float
     updated_at: float
+    provisional: bool = False
+    not_ours: tuple[str, ...] = ()
 
 
 class LetterState(StrEnum):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_batch_llm.core.deadline import batch_bound, is_late, leaves_all_as_it_is
+from airflow_batch_llm.core.doubts import ask_to_cancel
 from airflow_batch_llm.core.model import MACHINE, Batch, BatchKind, Job, RemoteStatus
-from airflow_batch_llm.core.submit import ask_to_cancel
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.exceptions import NotFound
 
@@ -13,7 +13,7 @@ async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
     """Look at one submitted batch; returns it as ended, or None while it runs.
 
     Past the job's or the batch's own time the provider is asked to cancel it, unless ``on_deadline`` leaves
-    that to a person.
+    that to a person, or it may be somebody else's.
     """
     try:
         remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
@@ -24,6 +24,8 @@ async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
         tools.fault("observe.before_ended")
         ended = tools.ledger.mark_ended(batch, remote)
         return ended if ended is not None else tools.ledger.get_batch(batch.batch_id)
+    if batch.provisional:
+        return None
     overdue = _overdue(tools, job, batch)
     if overdue and batch.cancel_asked_at is None:
         log.warning("batch %s: %s; asking the provider to cancel it", batch.batch_id, overdue)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
+
+import msgspec
 
 from airflow_batch_llm.core.files import job_path
 from airflow_batch_llm.core.ids import META_JOB
@@ -12,6 +14,7 @@ from airflow_batch_llm.core.model import Job
 from airflow_batch_llm.core.retention import refuse_purged
 from airflow_batch_llm.core.spec import Rerun, StageOrder
 from airflow_batch_llm.core.tools import Tools
+from airflow_batch_llm.core.unmarked import CLOCK_SLACK, came_to_nothing
 from airflow_batch_llm.exceptions import JobKeyTaken, LedgerLost, TakenOver
 
 #: In ``Job.seen``: the clear of the run with which its owner took the job, and map indices that were refused.
@@ -38,7 +41,10 @@ async def open_job(tools: Tools, order: StageOrder) -> Job:
     job = ledger.get_job(key.job_id)
     if job is None:
         if not order.first_try or tools.workspace.exists(job_path(tools.root)):
-            await _ask_before_creating(tools, key.origin)
+            if tools.backend.marks_batches:
+                await _ask_before_creating(tools, key.origin)
+            else:
+                await _compare_before_creating(tools)
         first = {**order.remember, "submit": order.mark, **_owned(order)}
         job, _ = ledger.create_job(key, seen=first, **facts)  # type: ignore[arg-type]
     refuse_second_owner(ledger, job, order.owner, order.clear_number, order.known_tasks)
@@ -90,6 +96,38 @@ async def _ask_before_creating(tools: Tools, origin: str) -> None:
             f"{len(known)} batches of this task run (the first: {known[0].id}). Point the ledger "
             "connection back to the database that was used before; nothing was sent"
         )
+
+
+async def _compare_before_creating(tools: Tools) -> None:
+    """Refuse where the workspace knows the job, and the provider holds batches since then of which the ledger
+    knows nothing. It shows no marks: whether they are this task's, only a person can say.
+    """
+    staged = list(_staging_times(tools))
+    if not staged:
+        return
+    since = min(staged) - CLOCK_SLACK
+    unknown = [
+        remote
+        for remote in await tools.backend.list_since(since)
+        if not came_to_nothing(remote) and not tools.ledger.batches_at_provider(remote.id)
+    ]
+    if unknown:
+        raise LedgerLost(
+            f"the ledger does not know job {tools.spec.key.job_id}, whose files are in the workspace, and "
+            f"the provider, which shows no marks, holds {len(unknown)} batches since then that the ledger "
+            f"does not know (the first: {unknown[-1].id}). Point the ledger connection back to the database "
+            "that was used before; nothing was sent. If none of them is of this task run, delete the job's "
+            f"folder {tools.workspace.url(tools.root)} and clear the task"
+        )
+
+
+def _staging_times(tools: Tools) -> Iterator[float]:
+    """Yield when plans of the job were written, as the workspace knows it."""
+    for path in tools.workspace.list(tools.root):
+        if path.endswith("/job.json"):
+            with tools.workspace.open(path) as file:
+                described = msgspec.json.decode(file.read(), type=dict[str, Any])
+            yield float(described.get("staged_at") or 0.0)
 
 
 def _owned(order: StageOrder) -> dict[str, Any]:

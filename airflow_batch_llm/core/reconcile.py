@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from airflow_batch_llm.core.doubts import claim, seek_strays
 from airflow_batch_llm.core.endings import QUEUE_CODES, RESULTS_GONE, ending_of
 from airflow_batch_llm.core.files import raw_path
 from airflow_batch_llm.core.holds import account_rows, rows_work
@@ -22,7 +23,6 @@ from airflow_batch_llm.core.model import (
     RequestTemplate,
 )
 from airflow_batch_llm.core.spec import Later
-from airflow_batch_llm.core.submit import seek_strays
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import NotFound, ProviderError, Unreachable
@@ -35,7 +35,8 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     """Read what an ended batch brought and write one outcome for each of its requests.
 
     A batch that failed before it ran because the queue was full, or because its upload is gone, is
-    put back to ``planned`` instead. Returns when to come again where its results are not there yet.
+    put back to ``planned`` instead; one that was adopted provisionally and is not ours is in doubt again.
+    Returns when to come again where its results are not there yet.
 
     :raises Unreachable: the provider goes on showing a batch that has ended as running.
     """
@@ -45,6 +46,11 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
         return later
     if remote is not None and not remote.status.terminal:
         raise Unreachable(f"batch {batch.batch_id} had ended and is now shown as {remote.raw_status}")
+    if batch.provisional and remote is not None:
+        claimed = await claim(tools, batch, remote)
+        if claimed is None:
+            return None
+        batch = claimed
     if remote is not None and _put_back(tools, batch, remote):
         return None
     if batch.kind is BatchKind.PRIMARY and batch.attempt > 1:

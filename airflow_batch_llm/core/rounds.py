@@ -30,7 +30,7 @@ from airflow_batch_llm.core.model import (
 from airflow_batch_llm.core.plan_files import iter_duplicates, iter_reused_ids
 from airflow_batch_llm.core.ports import RowIndex
 from airflow_batch_llm.core.prior import attempt_of
-from airflow_batch_llm.core.shards import ShardWriter, TooLarge
+from airflow_batch_llm.core.shards import ShardWriter, TooLarge, counts_in_use, paced
 from airflow_batch_llm.core.shared_requests import SharedRequests
 from airflow_batch_llm.core.tools import Tools, chunks, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
@@ -159,7 +159,7 @@ def _leftovers(
         if batch.kind is BatchKind.DUPLICATE:
             continue
         place = (_UNDECIDED, earlier.index(batch.batch_id) + 1) if batch.revision < job.revision else None
-        middle = batch.requests // 2
+        middle = _middle(tools, batch)
         requests = iter_requests(tools.workspace, tools.root, batch)
         outcomes = iter_outcomes(tools.workspace, tools.root, batch)
         for number, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
@@ -173,6 +173,13 @@ def _leftovers(
             half = (batch.batch_id, number >= middle) if outcome.code == FAILED_WHOLE else None
             yield _again(tools, template, batch, request, outcome, cut_before=half != last)
             last = half
+
+
+def _middle(tools: Tools, batch: Batch) -> int:
+    """Return where a batch that was refused as a whole is cut; in halves of different counts where nothing
+    else tells batches apart."""
+    even = batch.requests % 2 == 0 and batch.requests > 2
+    return batch.requests // 2 - (even and not tools.backend.marks_batches)
 
 
 def _again(
@@ -251,6 +258,7 @@ def _pin(
             limits=tools.backend.limits,
             encoder=tools.backend.line_encoder,
             not_before=not_before,
+            taken=counts_in_use(tools, job),
         ) as shards:
             for item in again:
                 if item.cut_before:
@@ -260,7 +268,7 @@ def _pin(
                 except TooLarge:
                     # Only a request at the very limit grows past it by what was changed; it dies as it is.
                     tools.ledger.add_event(job.job_id, "not_sent_again", reason="changed request over limit")
-            batches = shards.plans()
+            batches = paced(shards.plans(), tools.backend.limits, tools.ledger.now())
     except BaseException:
         tools.workspace.delete_tree(folder)
         raise

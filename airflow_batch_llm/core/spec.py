@@ -150,6 +150,7 @@ class Progress:
     :param done: nothing is left to do up to what was asked for.
     :param provider_batches: ids to look at before calling again, all of one connection.
     :param conn_id: that connection.
+    :param provisional: those of them that may be somebody else's, which nobody is to cancel.
     :param more_planned: further batches wait to be sent, so one ended batch is worth a call.
     :param not_before: seconds since the epoch before which calling again is useless, None if unknown.
     :param reason: short word for logs.
@@ -162,3 +163,4 @@ class Progress:
     more_planned: bool = False
     not_before: float | None = None
     reason: str = ""
+    provisional: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ from airflow_batch_llm.core.model import Job, Plan, Request
 from airflow_batch_llm.core.plan_files import feed_digests
 from airflow_batch_llm.core.ports import RowIndex, WholeFile
 from airflow_batch_llm.core.prior import Prior
-from airflow_batch_llm.core.shards import ShardWriter, TooLarge
+from airflow_batch_llm.core.shards import ShardWriter, TooLarge, counts_in_use, paced
 from airflow_batch_llm.core.sharing import Asking, Sharing
 from airflow_batch_llm.core.spec import OnEmpty, StageOrder
 from airflow_batch_llm.core.tools import Tools, log
@@ -116,6 +116,7 @@ class _Staging:
                     template=order.template,
                     limits=tools.backend.limits,
                     encoder=tools.backend.line_encoder,
+                    taken=counts_in_use(tools, self._job),
                 )
             )
             for chunk in _handfuls(order.drafts()):
@@ -128,7 +129,7 @@ class _Staging:
             self._refuse_few_rows()
             self._send_unanswered(sharing, refused, shards)
             self._count_withdrawn(custom_ids)
-            batches = shards.plans()
+            batches = paced(shards.plans(), tools.backend.limits, tools.ledger.now())
         self._files = sharing.files()
         feed_digests(self._digest, self._files)
         self._counts["batches"] = len(batches)
@@ -284,6 +285,7 @@ class _Staging:
                     "policy": spec.policy.serialize(),
                     "judge": spec.judge.fingerprint,
                     "counts": dict(self._counts),
+                    "staged_at": self._tools.ledger.now(),
                     **({"reuse": self._order.reuse.serialize()} if self._order.reuse else {}),
                     **({"files": self._files} if self._files else {}),
                     **self._order.describe,

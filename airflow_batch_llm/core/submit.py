@@ -7,26 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from airflow_batch_llm.core.doubts import resolve_doubt, settle_on, token
 from airflow_batch_llm.core.files import iter_requests
 from airflow_batch_llm.core.holds import calls_work, pass_gate
-from airflow_batch_llm.core.ids import META_JOB, META_ORIGIN, META_TOKEN, attempt_token
-from airflow_batch_llm.core.model import (
-    Batch,
-    BatchKind,
-    BatchState,
-    Job,
-    RemoteBatch,
-    RemoteStatus,
-    RequestTemplate,
-)
-from airflow_batch_llm.core.ports import CreateOrder
+from airflow_batch_llm.core.ids import META_JOB, META_ORIGIN, META_TOKEN
+from airflow_batch_llm.core.model import Batch, BatchState, Job, RequestTemplate
+from airflow_batch_llm.core.ports import Backend, CreateOrder
 from airflow_batch_llm.core.shards import batch_template
 from airflow_batch_llm.core.spec import Later
 from airflow_batch_llm.core.tools import Tools, log
-from airflow_batch_llm.exceptions import InDoubt, NotFound, RateLimited, Refused
-
-#: How long before the intent a batch of ours may seem to have been created (clocks differ), seconds.
-_CLOCK_SLACK = 600.0
+from airflow_batch_llm.core.unmade import close_refused
+from airflow_batch_llm.exceptions import InDoubt, LinesRefused, NotFound, RateLimited, Refused
 
 
 async def submit_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
@@ -51,7 +42,7 @@ async def submit_batch(tools: Tools, job: Job, batch: Batch, template: RequestTe
                 return later
             may_pass = True
         if current.state is BatchState.PLANNED:
-            later = await _upload(tools, current, template)
+            later = await _upload(tools, job, current, template)
         elif current.state is BatchState.UPLOADED:
             later = await _create(tools, job, current, template)
         else:
@@ -64,13 +55,20 @@ async def submit_batch(tools: Tools, job: Job, batch: Batch, template: RequestTe
     return None
 
 
-async def _upload(tools: Tools, batch: Batch, template: RequestTemplate) -> Later | None:
+async def _upload(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
+    if tools.backend_of(batch).inline:
+        tools.ledger.mark_uploaded(batch, "")
+        return None
     async with _encoded(tools, batch, template) as local:
         tools.fault("submit.before_upload")
         try:
             file_id = await tools.backend_of(batch).upload(local, f"{batch.batch_id}.jsonl")
         except RateLimited as error:
             return _later(tools, error)
+        except LinesRefused as error:
+            if await close_refused(tools, job, batch, template, error):
+                return None
+            raise
     tools.fault("submit.after_upload")
     if tools.ledger.mark_uploaded(batch, file_id) is None:
         # Another try uploaded first; nothing was paid, the file is litter.
@@ -91,6 +89,63 @@ async def _encoded(tools: Tools, batch: Batch, template: RequestTemplate) -> Asy
 
 
 async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
+    if not _can_be_created(tools.backend_of(batch), batch):
+        tools.ledger.put_back(batch, reason="other_connection", not_before=None)
+        return None
+    if not batch.input_file_id:
+        # Before the intent: its lease must not run while they are written.
+        async with _encoded(tools, batch, template) as lines:
+            return await _create_with(tools, job, batch, template, lines)
+    later, gone_on = await _until_ready(tools, job, batch, template)
+    return later if gone_on else await _create_with(tools, job, batch, template, None)
+
+
+def _can_be_created(backend: Backend, batch: Batch) -> bool:
+    """Say whether what was uploaded, or was not, is what the connection takes: it may have been changed."""
+    if not batch.input_file_id:
+        return backend.inline
+    return not backend.inline or backend.provider == batch.provider
+
+
+async def _until_ready(
+    tools: Tools, job: Job, batch: Batch, template: RequestTemplate
+) -> tuple[Later | None, bool]:
+    """Ask whether the upload can be used; returns when to ask again, and whether the batch has moved on
+    (refused for its lines, or put back as the upload is gone) or has to wait.
+
+    :raises NotFound: uploads of the batch vanish again and again.
+    :raises Refused: the provider cannot use the upload; the next try uploads it anew.
+    """
+    try:
+        seconds = await tools.backend_of(batch).ready(batch.input_file_id or "")
+    except RateLimited as error:
+        return _later(tools, error), True
+    except NotFound:
+        if _uploads_lost(tools, batch) >= tools.settings.max_uploads:
+            raise
+        tools.ledger.put_back(batch, reason="upload_gone", not_before=None)
+        return None, True
+    except LinesRefused as error:
+        if await close_refused(tools, job, batch, template, error):
+            return None, True
+        raise
+    except Refused as error:
+        tools.ledger.put_back(batch, reason=error.reason, not_before=None)
+        raise
+    if seconds is None:
+        return None, False
+    return Later(tools.ledger.now() + seconds, "upload_not_ready"), True
+
+
+def _uploads_lost(tools: Tools, batch: Batch) -> int:
+    events = tools.ledger.events(batch.job_id)
+    return sum(e.batch_id == batch.batch_id and e.action == "put_back" for e in events)
+
+
+async def _create_with(
+    tools: Tools, job: Job, batch: Batch, template: RequestTemplate, lines: Path | None
+) -> Later | None:
+    """Make the one create call, on the upload or with the encoded ``lines``."""
     create_timeout = max(tools.settings.create_timeout, tools.backend_of(batch).create_timeout)
     lease = create_timeout + tools.settings.lease_margin
     tools.fault("submit.before_intent")
@@ -107,6 +162,8 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
             META_ORIGIN: job.key.origin,
         },
         display_name=batch.batch_id,
+        lines=lines,
+        requests=batch.requests,
     )
     # The process may have been suspended since the intent was written: a stale intent is not acted on.
     if intent.lease_until is None or intent.lease_until - tools.ledger.now() < create_timeout:
@@ -127,6 +184,11 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
         if intent.attempt >= tools.settings.max_uploads:
             raise
         return None
+    except LinesRefused as error:
+        if await close_refused(tools, job, intent, template, error):
+            return None
+        tools.ledger.leave_submitting(intent, reason=error.reason)
+        raise
     except Refused as error:
         tools.ledger.leave_submitting(intent, reason=error.reason)
         raise
@@ -135,7 +197,7 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
             tools.ledger.leave_submitting(intent, reason=type(error).__name__)
         raise
     tools.fault("submit.after_create")
-    await _settle_on(tools, job, intent, remote)
+    await settle_on(tools, job, intent, remote)
     return None
 
 
@@ -150,112 +212,6 @@ def _unless_taken(tools: Tools, batch: Batch) -> Later | None:
 #: AuthError, AccountError: the provider said no before it did anything. Unreachable: no connection came
 #: about, so nothing was sent (a connection that broke later is InDoubt).
 _NOTHING_CREATED = frozenset({"BLLM-020", "BLLM-021", "BLLM-022"})
-
-
-async def _settle_on(tools: Tools, job: Job, intent: Batch, remote: RemoteBatch) -> None:
-    """Record the batch that counts; cancel and record ours where another one does."""
-    if tools.ledger.mark_submitted(intent, remote) is not None:
-        tools.fault("submit.after_submitted")
-        return
-    standing = tools.ledger.get_batch(intent.batch_id)
-    if standing is not None and standing.provider_batch_id == remote.id:
-        return
-    await record_stray(tools, intent, remote, intent.attempt)
-
-
-async def record_stray(tools: Tools, batch: Batch, remote: RemoteBatch, attempt: int) -> None:
-    """Record a batch of ours that the provider holds beside the one that counts, and cancel it."""
-    recorded = tools.ledger.record_duplicate(batch, remote, attempt)
-    if recorded.kind is BatchKind.PRIMARY:
-        return
-    log.warning(
-        "batch %s: a second batch was accepted (%s); cancelled, its results are read",
-        batch.batch_id,
-        remote.id,
-    )
-    tools.fault("submit.after_duplicate")
-    if not remote.status.terminal:
-        await ask_to_cancel(tools, recorded)
-
-
-async def ask_to_cancel(tools: Tools, batch: Batch) -> None:
-    """Ask the provider to cancel a batch for which the ledger says so already."""
-    try:
-        await tools.backend_of(batch).cancel(batch.provider_batch_id or "")
-    except (Refused, RateLimited) as error:
-        # About to end, say: whoever looks at it next asks again.
-        log.warning("batch %s: cannot be cancelled now (%s)", batch.batch_id, error.reason)
-
-
-async def resolve_doubt(tools: Tools, job: Job, batch: Batch) -> Later | None:
-    """Find out whether a create call took effect.
-
-    Found: adopted at once. Not found: only two looks ``look_apart`` seconds apart, both after the
-    lease ended, are proof; then the batch goes back to ``uploaded``.
-    """
-    # Before the look: time that passes while it is made proves nothing.
-    now = tools.ledger.now()
-    found = await _find_any(tools, job, batch)
-    if found is not None:
-        remote, attempt = found
-        log.info("batch %s: found at the provider as %s (attempt %d)", batch.batch_id, remote.id, attempt)
-        await _settle_on(tools, job, batch, remote)
-        return None
-    lease_until = batch.lease_until or now
-    if now < lease_until:
-        return Later(lease_until, "in_doubt")
-    if batch.first_look_at is None:
-        noted = tools.ledger.record_look(batch)
-        first = noted.first_look_at if noted is not None and noted.first_look_at is not None else now
-        return Later(first + tools.settings.look_apart, "in_doubt")
-    if now - batch.first_look_at < tools.settings.look_apart:
-        return Later(batch.first_look_at + tools.settings.look_apart, "in_doubt")
-    tools.ledger.leave_submitting(batch, reason="not_at_provider")
-    return None
-
-
-async def _find_any(tools: Tools, job: Job, batch: Batch) -> tuple[RemoteBatch, int] | None:
-    """Look for every attempt of the batch, the newest first.
-
-    One that is recorded as a duplicate was cancelled by us and is not adopted.
-    """
-    recorded = _recorded(tools, job)
-    since = batch.created_at - _CLOCK_SLACK
-    for attempt in range(batch.attempt, 0, -1):
-        for remote in await tools.backend_of(batch).find(token(job, batch, attempt), created_after=since):
-            if remote.id not in recorded and not _came_to_nothing(remote):
-                return remote, attempt
-    return None
-
-
-async def seek_strays(tools: Tools, job: Job, batch: Batch) -> bool:
-    """Look for batches that attempts of this one left behind (a process that woke up late).
-
-    Returns whether one was found that the ledger did not know.
-    """
-    recorded = _recorded(tools, job)
-    since = batch.created_at - _CLOCK_SLACK
-    found = False
-    for attempt in range(1, batch.attempt + 1):
-        for remote in await tools.backend_of(batch).find(token(job, batch, attempt), created_after=since):
-            if remote.id not in recorded and not _came_to_nothing(remote):
-                await record_stray(tools, batch, remote, attempt)
-                found = True
-    return found
-
-
-def _recorded(tools: Tools, job: Job) -> set[str | None]:
-    """Return the provider ids that the ledger knows for the job."""
-    return {known.provider_batch_id for known in tools.ledger.batches(job.job_id)}
-
-
-def token(job: Job, batch: Batch, attempt: int) -> str:
-    """Return the token of one attempt."""
-    return attempt_token(job.key, batch.revision, batch.round, batch.seq, attempt)
-
-
-def _came_to_nothing(remote: RemoteBatch) -> bool:
-    return remote.status is RemoteStatus.FAILED and not remote.files
 
 
 def _later(tools: Tools, error: RateLimited) -> Later:

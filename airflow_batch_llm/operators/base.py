@@ -278,7 +278,8 @@ class BatchLLMJobOperator(BaseOperator):
                     job, False, conn_id=out[0].conn_id, not_before=later.not_before, reason=later.reason
                 )
             ids = tuple(batch.provider_batch_id or "" for batch in running)
-            return Progress(job, False, ids, running[0].conn_id, reason=error.code)
+            unsure = tuple(batch.provider_batch_id or "" for batch in running if batch.provisional)
+            return Progress(job, False, ids, running[0].conn_id, reason=error.code, provisional=unsure)
         asked = error.retry_after or 0.0 if isinstance(error, RateLimited) else 0.0
         pause = max(asked, read_settings().poll_interval_max)
         return Progress(job, False, conn_id=out[0].conn_id, not_before=now + pause, reason=error.code)
@@ -387,6 +388,7 @@ class BatchLLMJobOperator(BaseOperator):
                 interval_min=order.interval_min,
                 interval_max=order.interval_max,
                 cancel_on_kill=self.cancel_on_kill,
+                provisional=list(progress.provisional),
             ),
             method_name="execute_complete",
             timeout=timeout,

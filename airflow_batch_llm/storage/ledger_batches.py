@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, exists, insert, select, update
+from sqlalchemy import Connection, and_, exists, insert, or_, select, update
 
 from airflow_batch_llm.core.ledger_port import Reconciled
 from airflow_batch_llm.core.model import (
@@ -17,6 +17,15 @@ from airflow_batch_llm.core.model import (
     JobState,
     RemoteBatch,
     Usage,
+)
+from airflow_batch_llm.storage.batch_rows import (
+    UNSURE,
+    existing_batch,
+    free_provisional,
+    keep_job_still,
+    reconciled_values,
+    submitted_values,
+    update_batch,
 )
 from airflow_batch_llm.storage.engine import reading, writing
 from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event
@@ -74,9 +83,10 @@ class BatchTransitions(LedgerBase):
             return None if row is None else batch_from(row)
 
     def mark_uploaded(self, batch: Batch, input_file_id: str) -> Batch | None:
-        """``planned -> uploaded``."""
+        """``planned -> uploaded``; ``input_file_id`` is "" where the requests go with the create call."""
         values = {"state": BatchState.UPLOADED.value, "input_file_id": input_file_id}
-        return self._move_batch(batch, BatchState.PLANNED, values, "uploaded", reason=f"file {input_file_id}")
+        reason = f"file {input_file_id}" if input_file_id else "nothing: its requests go with the create call"
+        return self._move_batch(batch, BatchState.PLANNED, values, "uploaded", reason=reason)
 
     def enter_submitting(self, batch: Batch, *, revision: int, lease_seconds: float) -> Batch | None:
         """``uploaded -> submitting``: attempt + 1, lease from the database clock, looks forgotten.
@@ -91,18 +101,18 @@ class BatchTransitions(LedgerBase):
             job.job_id == batch.job_id, job.revision == revision, job.state == JobState.RUNNING.value
         )
         with writing(self.engine) as connection:
-            _keep_job_still(connection, batch.job_id)
+            keep_job_still(connection, batch.job_id)
             values = {
                 "state": BatchState.SUBMITTING.value,
                 "attempt": t.attempt + 1,
                 "lease_until": clock() + lease_seconds,
                 "first_look_at": None,
             }
-            if not _update_batch(connection, batch, BatchState.UPLOADED, values, current):
+            if not update_batch(connection, batch, BatchState.UPLOADED, values, current):
                 return None
             reason = f"attempt {batch.attempt + 1}, lease of {lease_seconds:g} s"
             append_event(connection, batch.job_id, "submitting", batch_id=batch.batch_id, reason=reason)
-            return _existing_batch(connection, batch.batch_id)
+            return existing_batch(connection, batch.batch_id)
 
     def record_look(self, batch: Batch) -> Batch | None:
         """Note the first look that found nothing after the lease ended (only if none is noted)."""
@@ -114,26 +124,67 @@ class BatchTransitions(LedgerBase):
         )
 
     def leave_submitting(
-        self, batch: Batch, *, reason: str, not_before: float | None = None, actor: str = "machine"
+        self,
+        batch: Batch,
+        *,
+        reason: str,
+        not_before: float | None = None,
+        actor: str = "machine",
+        only_current: bool = False,
     ) -> Batch | None:
         """``submitting -> uploaded``, same attempt number: the create call surely took no effect, or a
-        person says so."""
+        person says so.
+
+        :param only_current: only while the batch's revision is the job's: nobody sends an earlier one's.
+        """
         values = {
             "state": BatchState.UPLOADED.value,
             "lease_until": None,
             "first_look_at": None,
             "not_before": not_before,
         }
-        return self._move_batch(
-            batch, BatchState.SUBMITTING, values, "submitting_left", reason=reason, actor=actor
-        )
+        job = job_table.c
+        current = exists().where(job.job_id == batch.job_id, job.revision == batch.revision)
+        with writing(self.engine) as connection:
+            if only_current:
+                keep_job_still(connection, batch.job_id)
+            also = (current,) if only_current else ()
+            if not update_batch(connection, batch, BatchState.SUBMITTING, values, *also):
+                return None
+            append_event(
+                connection,
+                batch.job_id,
+                "submitting_left",
+                batch_id=batch.batch_id,
+                actor=actor,
+                reason=reason,
+            )
+            return existing_batch(connection, batch.batch_id)
 
     def mark_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
-        """``submitting -> submitted`` where the attempt is still ours."""
-        values = _submitted_values(remote)
-        return self._move_batch(
-            batch, BatchState.SUBMITTING, values, "submitted", reason=f"provider batch {remote.id}"
-        )
+        """``submitting -> submitted`` where the attempt is still ours.
+
+        Also in place of what was adopted provisionally meanwhile. And what another batch of ours was
+        provisionally taken for is taken from it: that one is in doubt again.
+        """
+        t = batch_table.c
+        unsure = and_(t.provisional.is_(True), t.state.in_([state.value for state in sorted(UNSURE)]))
+        with writing(self.engine) as connection:
+            moved = connection.execute(
+                update(batch_table)
+                .where(
+                    t.batch_id == batch.batch_id,
+                    t.attempt == batch.attempt,
+                    or_(t.state == BatchState.SUBMITTING.value, unsure),
+                )
+                .values(**submitted_values(remote), updated_at=clock())
+            )
+            if moved.rowcount != 1:
+                return None
+            reason = f"provider batch {remote.id}"
+            append_event(connection, batch.job_id, "submitted", batch_id=batch.batch_id, reason=reason)
+            free_provisional(connection, remote.id, owner=batch.batch_id)
+            return existing_batch(connection, batch.batch_id)
 
     def put_back(self, batch: Batch, *, reason: str, not_before: float | None) -> Batch | None:
         """``uploaded|submitting|submitted|ended -> planned``: queue full or the upload is gone; nothing ran.
@@ -157,6 +208,7 @@ class BatchTransitions(LedgerBase):
             "cancel_asked_at": None,
             "error_code": None,
             "files": json_text([]),
+            "provisional": None,
         }
         ids = f"file {batch.input_file_id}, provider batch {batch.provider_batch_id}"
         return self._move_batch(batch, batch.state, values, "put_back", reason=f"{reason} ({ids})")
@@ -187,7 +239,7 @@ class BatchTransitions(LedgerBase):
         # A person may have decided about its rows, which changes the outcomes and not the judge.
         same = (t.judge == batch.judge, t.outcomes_sha256 == batch.outcomes_sha256)
         also = (*same, t.judge != result.judge) if again else ()
-        values = _reconciled_values(result)
+        values = reconciled_values(result)
         expect = BatchState.RECONCILED if again else BatchState.ENDED
         action = "rejudged" if again else "reconciled"
         reason = ", ".join(f"{verdict} {n}" for verdict, n in sorted(result.counts.items()))
@@ -205,13 +257,13 @@ class BatchTransitions(LedgerBase):
         late = exists().where(
             of_job, job_table.c.revision == batch.revision, job_table.c.deadline_at < clock()
         )
-        values = {**_reconciled_values(result), "not_before": None, "ended_at": clock()}
+        values = {**reconciled_values(result), "not_before": None, "ended_at": clock()}
         with writing(self.engine) as connection:
-            _keep_job_still(connection, batch.job_id)
-            if not _update_batch(connection, batch, batch.state, values, late):
+            keep_job_still(connection, batch.job_id)
+            if not update_batch(connection, batch, batch.state, values, late):
                 return None
             append_event(connection, batch.job_id, "given_up", batch_id=batch.batch_id, reason=reason)
-            return _existing_batch(connection, batch.batch_id)
+            return existing_batch(connection, batch.batch_id)
 
     def mark_lost(self, batch: Batch, reason: str) -> Batch | None:
         """``submitted -> lost``."""
@@ -239,29 +291,37 @@ class BatchTransitions(LedgerBase):
             found = connection.execute(query.order_by(batch_table.c.batch_id)).mappings()
             return [batch_from(row) for row in found]
 
-    def adopt(self, batch: Batch, remote: RemoteBatch, *, actor: str, reason: str) -> Batch | None:
-        """``submitting|lost -> submitted``: a person says which batch at the provider it is.
+    def adopt(
+        self, batch: Batch, remote: RemoteBatch, *, actor: str, reason: str, provisional: bool = False
+    ) -> Batch | None:
+        """``submitting|lost -> submitted``: a person says which batch at the provider it is; also in place
+        of what was adopted provisionally.
 
-        None as well where another batch, of whatever job, has this id.
+        None as well where another batch, of whatever job, has this id for certain.
+
+        :param provisional: its rows are still to say so.
         """
-        values = _submitted_values(remote)
-        if batch.state not in _CAN_BE_ADOPTED:
+        values = submitted_values(remote, provisional=provisional)
+        if batch.state not in _CAN_BE_ADOPTED and not batch.provisional:
             return None
         t = batch_table.c
-        taken = select(t.batch_id).where(t.provider_batch_id == remote.id, t.batch_id != batch.batch_id)
+        taken = select(t.batch_id).where(
+            t.provider_batch_id == remote.id, t.batch_id != batch.batch_id, t.provisional.is_not(True)
+        )
         # Two adoptions of one id into two batches wait for each other here.
         lock = select(meta.c.value).where(meta.c.name == "namespace").with_for_update()
         with writing(self.engine) as connection:
             connection.execute(lock).all()
             if connection.execute(taken).first() is not None:
                 return None
-            if not _update_batch(connection, batch, batch.state, values):
+            if not update_batch(connection, batch, batch.state, values):
                 return None
             text = f"provider batch {remote.id}: {reason}"
             append_event(
                 connection, batch.job_id, "adopted", batch_id=batch.batch_id, actor=actor, reason=text
             )
-            return _existing_batch(connection, batch.batch_id)
+            free_provisional(connection, remote.id, owner=batch.batch_id)
+            return existing_batch(connection, batch.batch_id)
 
     def write_off(
         self,
@@ -284,7 +344,8 @@ class BatchTransitions(LedgerBase):
         t = batch_table.c
         same = t.outcomes_sha256 == batch.outcomes_sha256
         also = (same,) if batch.state is BatchState.RECONCILED else ()
-        values = {**_reconciled_values(result), "not_before": None, "error_code": error_code}
+        closed = {"not_before": None, "error_code": error_code, "provisional": None}
+        values = {**reconciled_values(result), **closed}
         return self._move_batch(
             batch, batch.state, values, "written_off", *also, reason=reason, actor=actor, of=accepted
         )
@@ -295,13 +356,15 @@ class BatchTransitions(LedgerBase):
         It has the same requests. Its batch_id is ``<batch_id>-d<attempt>``, or ``-d<attempt>-2`` and so
         on for a further one of the same attempt; ``cancel_asked_by`` is set to ``machine``. Where the job
         has a batch with this provider id already, primary or duplicate, that one is returned: look at
-        its ``kind``.
+        its ``kind``. One that was only provisionally taken for it is in doubt again.
         """
         t = batch_table.c
         lock = select(batch_table).where(t.batch_id == batch.batch_id).with_for_update()
         with writing(self.engine) as connection:
             primary = connection.execute(lock).mappings().one()
-            known = select(batch_table).where(t.job_id == batch.job_id, t.provider_batch_id == remote.id)
+            known = select(batch_table).where(
+                t.job_id == batch.job_id, t.provider_batch_id == remote.id, t.provisional.is_not(True)
+            )
             found = connection.execute(known.order_by(t.kind.desc())).mappings().first()
             if found is not None:
                 return batch_from(found)
@@ -310,7 +373,8 @@ class BatchTransitions(LedgerBase):
             connection.execute(insert(batch_table).values(row))
             reason = f"provider batch {remote.id}, attempt {attempt}"
             append_event(connection, batch.job_id, "duplicate", batch_id=new_id, reason=reason)
-            return _existing_batch(connection, new_id)
+            free_provisional(connection, remote.id, owner=new_id)
+            return existing_batch(connection, new_id)
 
     def _move_batch(
         self,
@@ -328,58 +392,14 @@ class BatchTransitions(LedgerBase):
         :param of: its job: only while nobody has changed that.
         """
         with writing(self.engine) as connection:
-            if of is not None and _keep_job_still(connection, of.job_id) != of.version:
+            if of is not None and keep_job_still(connection, of.job_id) != of.version:
                 return None
-            if not _update_batch(connection, batch, expect, values, *also):
+            if not update_batch(connection, batch, expect, values, *also):
                 return None
             append_event(
                 connection, batch.job_id, action, batch_id=batch.batch_id, actor=actor, reason=reason
             )
-            return _existing_batch(connection, batch.batch_id)
-
-
-def _submitted_values(remote: RemoteBatch) -> dict[str, Any]:
-    """Return the columns of a batch that the provider has taken."""
-    return {
-        "state": BatchState.SUBMITTED.value,
-        "lease_until": None,
-        "first_look_at": None,
-        "not_before": None,
-        "provider_batch_id": remote.id,
-        "provider_status": remote.status.value,
-        "submitted_at": clock(),
-    }
-
-
-def _keep_job_still(connection: Connection, job_id: str) -> int | None:
-    """Lock the job's row against change up to the end of the transaction; returns its version."""
-    t = job_table.c
-    lock = select(t.version).where(t.job_id == job_id).with_for_update(read=True)
-    return connection.execute(lock).scalar_one_or_none()
-
-
-def _update_batch(
-    connection: Connection, batch: Batch, expect: BatchState, values: Mapping[str, Any], *also: Any
-) -> bool:
-    """The compare-and-set: only while the state is as expected and the attempt that of ``batch``."""
-    t = batch_table.c
-    changed = connection.execute(
-        update(batch_table)
-        .where(t.batch_id == batch.batch_id, t.state == expect.value, t.attempt == batch.attempt, *also)
-        .values(**values, updated_at=clock())
-    )
-    return changed.rowcount == 1
-
-
-def _reconciled_values(result: Reconciled) -> dict[str, Any]:
-    return {
-        "state": BatchState.RECONCILED.value,
-        "outcomes_sha256": result.outcomes_sha256,
-        "judge": result.judge,
-        "counts": json_text(dict(result.counts)),
-        "files": json_text([dict(file) for file in result.files]),
-        **usage_values(result.usage),
-    }
+            return existing_batch(connection, batch.batch_id)
 
 
 def _free_duplicate_id(connection: Connection, batch_id: str, attempt: int) -> str:
@@ -418,9 +438,6 @@ def _duplicate_values(batch_id: str, remote: RemoteBatch, attempt: int) -> dict[
         **usage_values(Usage()),
         "created_at": clock(),
         "updated_at": clock(),
+        "provisional": None,
+        "not_ours": None,
     }
-
-
-def _existing_batch(connection: Connection, batch_id: str) -> Batch:
-    found = connection.execute(select(batch_table).where(batch_table.c.batch_id == batch_id)).mappings().one()
-    return batch_from(found)

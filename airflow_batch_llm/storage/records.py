@@ -106,6 +106,8 @@ def batch_from(row: RowMapping) -> Batch:
         usage=_usage_from(row),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
+        provisional=bool(row["provisional"]),
+        not_ours=tuple(msgspec.json.decode(row["not_ours"] or "[]")),
     )
 
 

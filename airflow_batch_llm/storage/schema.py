@@ -89,6 +89,9 @@ batch = Table(
     Column("usage_reasoning", BigInteger, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
+    # Where the provider shows no mark of ours (empty: no).
+    Column("provisional", Boolean),
+    Column("not_ours", long_text()),
     Index("batch_llm_batch_job", "job_id", "revision", "round", "seq"),
     Index("batch_llm_batch_account", "conn_id", "state"),
     Index("batch_llm_batch_provider", "provider_batch_id"),

@@ -36,6 +36,7 @@ class BatchLLMTrigger(BaseTrigger):
     :param interval_max: longest pause, seconds.
     :param cancel_on_kill: ask the provider to cancel when a person marks the waiting task failed or
         successful. Never on a clear, a restart or a move to another triggerer.
+    :param provisional: those of ``batches`` that may be somebody else's: never cancelled.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class BatchLLMTrigger(BaseTrigger):
         interval_min: float = 15.0,
         interval_max: float = 300.0,
         cancel_on_kill: bool = False,
+        provisional: list[str] | None = None,
         version: int = 1,
         **kwargs: Any,
     ) -> None:
@@ -63,6 +65,7 @@ class BatchLLMTrigger(BaseTrigger):
         self.interval_min = interval_min
         self.interval_max = interval_max
         self.cancel_on_kill = cancel_on_kill
+        self.provisional = list(provisional or ())
         self.version = version
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -79,6 +82,7 @@ class BatchLLMTrigger(BaseTrigger):
                 "interval_min": self.interval_min,
                 "interval_max": self.interval_max,
                 "cancel_on_kill": self.cancel_on_kill,
+                "provisional": self.provisional,
                 "version": self.version,
             },
         )
@@ -120,6 +124,9 @@ class BatchLLMTrigger(BaseTrigger):
         backend = await BatchLLMHook(self.conn_id).amake_backend()
         try:
             for batch_id in self.batches:
+                if batch_id in self.provisional:
+                    self.log.warning("batch %s may be somebody else's: it goes on", batch_id)
+                    continue
                 try:
                     # A task that came to its own end is over, too, and this may be told late of it: what has
                     # ended needs no call.

@@ -1,4 +1,4 @@
-"""Tables that a migration makes."""
+"""Tables and columns that a migration makes."""
 
 from __future__ import annotations
 
@@ -29,6 +29,25 @@ def new_table(name: str, *columns: sa.Column[Any]) -> None:
                 )
             op.drop_table(name)
     op.create_table(name, *columns)
+
+
+def new_column(table: str, column: sa.Column[Any]) -> None:
+    """Add a column that may be empty.
+
+    MySQL commits each one as it is added: a migration that was cut finds what it has added already.
+    """
+    bind = op.get_bind()
+    if bind.dialect.name in ("mysql", "mariadb"):
+        known = {found["name"] for found in sa.inspect(bind).get_columns(table, schema=_schema(bind))}
+        if column.name in known:
+            return
+    # Alembic writes this statement itself: the schema is not put into its place as it is for a new table.
+    op.add_column(table, column, schema=_schema(bind))
+
+
+def drop_column(table: str, column: str) -> None:
+    """Drop a column."""
+    op.drop_column(table, column, schema=_schema(op.get_bind()))
 
 
 def _schema(bind: sa.Connection) -> str | None:

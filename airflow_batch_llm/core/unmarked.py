@@ -1,0 +1,147 @@
+"""Batches of ours at a provider that shows no marks: known by time and count, and by the rows of those that
+have ended.
+
+Whatever runs with the same key may look like ours. So nothing is concluded from a time and a count but that
+a batch *may* be ours; whose it is, its results say, whose rows carry our wire ids.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from airflow_batch_llm.core.files import iter_requests_as
+from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
+from airflow_batch_llm.core.model import Batch, RemoteBatch, RemoteStatus
+from airflow_batch_llm.core.tools import Tools
+from airflow_batch_llm.exceptions import NotFound
+
+#: How long before the intent a batch of ours may seem to have been created (clocks differ), seconds.
+CLOCK_SLACK = 600.0
+
+
+class Whose(Enum):
+    """What the rows of an ended batch say about whose it is.
+
+    ``stray``: it holds some rows of ours and more of others of this job; another attempt left it behind.
+    ``untold``: its rows cannot be read now.
+    """
+
+    OURS = 1
+    STRAY = 2
+    NOT_OURS = 3
+    UNTOLD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the provider holds that may be one batch of ours, and that no batch of the ledger is.
+
+    :param ours: have ended and hold its rows.
+    :param strays: have ended and hold some of its rows.
+    :param unsure: run, or cannot be read: may be ours.
+    """
+
+    ours: tuple[RemoteBatch, ...] = ()
+    strays: tuple[RemoteBatch, ...] = ()
+    unsure: tuple[RemoteBatch, ...] = ()
+
+
+async def look_around(tools: Tools, batch: Batch) -> Found:
+    """Look for what any attempt of the batch may have left at the provider; what has ended is read.
+
+    :raises InDoubt: the provider's list did not come to an end, which proves nothing.
+    """
+    batch = tools.ledger.get_batch(batch.batch_id) or batch
+    sorted_by: dict[Whose, list[RemoteBatch]] = {whose: [] for whose in Whose}
+    for remote in await tools.backend_of(batch).list_since(first_intent(tools, batch) - CLOCK_SLACK):
+        if not _may_be(tools, batch, remote):
+            continue
+        whose = await whose_is(tools, batch, remote) if remote.status.terminal else Whose.UNTOLD
+        sorted_by[whose].append(remote)
+    if sorted_by[Whose.NOT_OURS]:
+        tools.ledger.note_not_ours(batch, {remote.id for remote in sorted_by[Whose.NOT_OURS]})
+    ours, strays, unsure = (tuple(sorted_by[w]) for w in (Whose.OURS, Whose.STRAY, Whose.UNTOLD))
+    return Found(ours, strays, unsure)
+
+
+def first_intent(tools: Tools, batch: Batch) -> float:
+    """Return when the first create call of a batch was about to be made, by the ledger's clock."""
+    times = (
+        event.time
+        for event in tools.ledger.events(batch.job_id)
+        if event.batch_id == batch.batch_id and event.action == "submitting"
+    )
+    return min(times, default=batch.created_at)
+
+
+def _may_be(tools: Tools, batch: Batch, remote: RemoteBatch) -> bool:
+    """Say whether the count allows it, nothing else is known about it, and it came to anything."""
+    total = remote.counts.get("total")
+    if (total and total != batch.requests) or remote.id in batch.not_ours or came_to_nothing(remote):
+        return False
+    return not tools.ledger.batches_at_provider(remote.id)
+
+
+def came_to_nothing(remote: RemoteBatch) -> bool:
+    """Say whether a batch failed before it ran: nothing was paid, and there is nothing to read."""
+    return remote.status is RemoteStatus.FAILED and not remote.files
+
+
+async def whose_is(tools: Tools, batch: Batch, remote: RemoteBatch) -> Whose:
+    """Read an ended batch at the provider, outside of the workspace, and say whose it is.
+
+    One without a single row is not ours in any sense that matters: if it were, its rows would be missing,
+    and sent again.
+    """
+    if not remote.files:
+        lags = remote.status is RemoteStatus.DONE and remote.counts.get("completed", 0) > 0
+        return Whose.UNTOLD if lags else Whose.NOT_OURS
+    try:
+        found = await _wire_ids(tools, batch, remote)
+    except NotFound:
+        return await _without_results(tools, batch, remote)
+    own = iter_requests_as(_ids, tools.workspace, tools.root, batch)
+    ours = {request.wire_id for request in own}
+    shared = len(ours & found)
+    if not shared:
+        return Whose.UNTOLD if found == {""} else Whose.NOT_OURS
+    found.discard("")
+    return Whose.OURS if shared == len(found) or shared * 2 > len(ours) else Whose.STRAY
+
+
+async def _wire_ids(tools: Tools, batch: Batch, remote: RemoteBatch) -> set[str]:
+    """Return the ids in a batch's results; "" among them stands for rows that cannot be read."""
+    backend = tools.backend_of(batch)
+    found: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="batch-llm-whose-") as folder:
+        for number, file in enumerate(remote.files):
+            local = Path(folder) / f"{number}.jsonl"
+            await backend.download(remote, file, local)
+            with local.open("rb") as stream:
+                for _, line in iter_lines(read_chunks(stream)):
+                    found.add(backend.decode(line).wire_id)
+            local.unlink()
+    return found
+
+
+async def _without_results(tools: Tools, batch: Batch, remote: RemoteBatch) -> Whose:
+    """Say whose a batch is whose results answer 404: nobody's any more where it is gone itself."""
+    try:
+        await tools.backend_of(batch).retrieve(remote.id)
+    except NotFound:
+        return Whose.NOT_OURS
+    return Whose.UNTOLD
+
+
+class _WireId(msgspec.Struct, gc=False):
+    """The part of a request that the provider sees of it."""
+
+    wire_id: str
+
+
+_ids = msgspec.json.Decoder(_WireId)
