@@ -18,6 +18,7 @@ from airflow_batch_llm.backends.anthropic_objects import BatchPage, MessageBatch
 from airflow_batch_llm.backends.anthropic_params import NEWEST
 from airflow_batch_llm.backends.anthropic_rows import decode_row
 from airflow_batch_llm.backends.base import ApiClient, Call, client_for
+from airflow_batch_llm.backends.cancelling import ask_cancel
 from airflow_batch_llm.backends.content import fetch_content
 from airflow_batch_llm.backends.counted import count_rows, fetch_counted
 from airflow_batch_llm.backends.listing import BatchList, Page
@@ -183,18 +184,12 @@ class AnthropicBackend:
 
         :raises Refused: the provider will not cancel a batch that still runs.
         """
-        path = f"{_path_of(batch_id)}/cancel"
-        try:
-            reply = await self._client.call("POST", path, keep=frozenset({409}))
-        except (Refused, NotFound):
-            batch = await self.retrieve(batch_id)
-            if batch.status.terminal:
-                return batch
-            raise
-        try:
-            return self._batch(reply, self._client.named("POST", path))
-        except Unreachable:
-            return await self.retrieve(batch_id)
+        return await ask_cancel(
+            self._client,
+            f"{_path_of(batch_id)}/cancel",
+            read=self._batch,
+            retrieve=lambda: self.retrieve(batch_id),
+        )
 
     async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
         """:raises Refused: a batch shows no token; it is known by time, count and its rows' ids."""

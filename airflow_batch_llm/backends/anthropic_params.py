@@ -5,6 +5,7 @@ What means the same is renamed, what is Anthropic's own goes through, everything
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -130,10 +131,10 @@ def _response_format(params: Params, value: Any) -> None:
     _configure(params, "format", made, "response_format")
 
 
-def _user(params: Params, value: Any) -> None:
+def _user(params: Params, value: Any, asked: str = "user") -> None:
     if not isinstance(value, str):
-        raise Refused("'user' is no text", reason="user")
-    _put(params.setdefault("metadata", {}), "user_id", value, "user")
+        raise Refused(f"{asked!r} is no text", reason=asked)
+    _put(params.setdefault("metadata", {}), "user_id", value, asked)
 
 
 def _metadata(params: Params, value: Any) -> None:
@@ -155,7 +156,7 @@ _TRANSLATED: dict[str, Callable[[Params, Any], None]] = {
     "output_config": _output_config,
     "response_format": _response_format,
     "user": _user,
-    "safety_identifier": _user,
+    "safety_identifier": functools.partial(_user, asked="safety_identifier"),
     "metadata": _metadata,
     "service_tier": _service_tier,
 }

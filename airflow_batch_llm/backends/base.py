@@ -40,6 +40,8 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.
 
 #: A 404 on a collection (``/batches``) means a wrong base URL, unless it is about the file named in it.
 _FILE_PARAMS = frozenset({"input_file_id", "file_id", "id"})
+#: Collections whose paths have two parts.
+_COLLECTIONS = frozenset({"/messages/batches", "/batch/jobs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +269,8 @@ def error_of(reply: httpx.Response, call: Call) -> ProviderError:
         return AuthError(f"{what}: the key is wrong, revoked or lacks a permission; check the connection")
     if status == 429:
         return RateLimited(f"{what}: too many calls", retry_after=wait)
-    if status == 404 and (call.path.count("/") > 1 or facts.param in _FILE_PARAMS):
+    of_one = call.path.count("/") > 1 and call.path not in _COLLECTIONS
+    if status == 404 and (of_one or facts.param in _FILE_PARAMS):
         return NotFound(f"{what}: the provider knows no such id")
     if status == 404:
         what = f"{what}: no such endpoint; check the base URL {call.base}"

@@ -138,13 +138,13 @@ def chat_reader(template: RequestTemplate) -> Callable[[bytes], Chat]:
             return Chat(system, turns, tools, choice, limit, settings)
         merged = dict(shared)
         for name, value in own.items():
+            if value is None:
+                merged.pop(name, None)
+                continue
             if name in MAX_TOKENS:
                 for other in MAX_TOKENS:
                     merged.pop(other, None)
-            if value is None:
-                merged.pop(name, None)
-            else:
-                merged[name] = value
+            merged[name] = value
         tools, choice, limit, settings = _settings(merged)
         system, turns = read_messages(messages)
         return Chat(system, turns, tools, choice, limit, settings)
