@@ -57,7 +57,7 @@ class PlacesUnsure(Exception):
 async def placed(
     refused: LinesRefused, local: Path, is_refused: Callable[[bytes], Awaitable[bool]]
 ) -> LinesRefused:
-    """Return a refusal with lines that count from 1.
+    """Return a refusal with lines that count from 1, or without lines where they cannot be told.
 
     Whether Mistral counts from 0 or from 1 is not documented, and a wrong guess would blame a good row. Of
     the lowest number named only one reading is a bad line: a file with that line alone tells.
@@ -68,17 +68,12 @@ async def placed(
     numbers = [line.line for line in refused.lines if line.line is not None]
     if not numbers:
         return refused
-    lowest, highest = min(numbers), max(numbers)
-    line, count = _line(local, lowest), _count(local)
-    if highest > count or (lowest == 0 and highest == count):
-        return _with_lines(refused, ())  # neither reading fits
-    if lowest == 0:
-        shift = 1
-    elif highest == count:
-        shift = 0
-    else:
-        shift = 0 if await is_refused(line) else 1
-    return _with_lines(refused, [_shifted(fault, shift) for fault in refused.lines])
+    lowest, highest, count = min(numbers), max(numbers), _count(local)
+    for shift in (0, 1):
+        possible = lowest + shift >= 1 and highest + shift <= count
+        if possible and await is_refused(_line(local, lowest + shift)):
+            return _with_lines(refused, [_shifted(fault, shift) for fault in refused.lines])
+    return _with_lines(refused, ())
 
 
 def _shifted(fault: RefusedLine, by: int) -> RefusedLine:

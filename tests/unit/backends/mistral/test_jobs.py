@@ -94,23 +94,27 @@ def test_lines_refused_at_the_upload_are_named_whether_mistral_counts_from_one(
 
 
 def test_or_from_zero(mistral: Mistral, local: Path) -> None:
-    mistral.server.script = [refusal(2, 3), Reply(200, {"id": "file-p", "bytes": 0}), Reply(200, {})]
-    # As many as there are lines would be one too many from 0.
-    local.write_bytes(b"".join([*LINES, LINES[0]]))
-    assert refused(mistral, local) == [3, 4]
-    assert (mistral.last.method, mistral.last.path) == ("DELETE", "/v1/files/file-p")
+    taken = Reply(200, {"id": "file-p", "bytes": 0})
+    mistral.server.script = [refusal(1, 2), taken, Reply(200, {}), refusal(0)]
+    assert refused(mistral, local) == [2, 3]
+    probe, deletion, second = mistral.server.received[1:]
+    assert LINES[0] in probe.body and LINES[1] in second.body
+    assert (deletion.method, deletion.path) == ("DELETE", "/v1/files/file-p")
 
 
-def test_numbers_that_only_one_way_of_counting_allows_need_no_further_call(
-    mistral: Mistral, local: Path
-) -> None:
-    mistral.server.script = [refusal(0, 1), refusal(3, 4), refusal(0, 4), refusal(9), refusal(None)]
+def test_a_way_of_counting_that_the_file_has_no_lines_for_is_not_tried(mistral: Mistral, local: Path) -> None:
+    mistral.server.script = [refusal(0, 1), refusal(0), refusal(3, 4), refusal(1), refusal(9), refusal(0, 4)]
     assert refused(mistral, local) == [1, 2]
     assert refused(mistral, local) == [3, 4]
-    assert refused(mistral, local) == []  # neither fits: the faulty lines are searched for
     assert refused(mistral, local) == []
-    assert refused(mistral, local) == [None]
-    assert len(mistral.server.received) == 5
+    assert refused(mistral, local) == []
+    assert len(mistral.server.received) == 6
+
+
+def test_a_line_that_is_taken_alone_is_not_blamed(mistral: Mistral, local: Path) -> None:
+    taken = [Reply(200, {"id": "file-p", "bytes": 0}), Reply(200, {})]
+    mistral.server.script = [refusal(2), *taken, *taken]
+    assert refused(mistral, local) == []
 
 
 def test_a_refusal_that_names_nothing_is_one_of_lines_that_are_not_known(
@@ -119,6 +123,8 @@ def test_a_refusal_that_names_nothing_is_one_of_lines_that_are_not_known(
     mistral.server.script = [Reply(422, {"detail": "Invalid file format."}), Reply(422, b"<html>")]
     assert refused(mistral, local) == []
     assert refused(mistral, local) == []
+    mistral.server.script = [refusal(None)]
+    assert refused(mistral, local) == [None]
 
 
 # -- create ----------------------------------------------------------------------------------------
