@@ -125,6 +125,10 @@ def free_object(value: Any, place: str) -> dict[str, Any]:
     return value
 
 
+def _schema_or_boolean(value: Any, place: str) -> Any:
+    return value if isinstance(value, bool) else SCHEMA(value, place)
+
+
 # -- messages --------------------------------------------------------------------------------------
 SCHEMA = Message({})
 SCHEMA.members.update(
@@ -149,6 +153,9 @@ SCHEMA.members.update(
         "minimum": number,
         "maximum": number,
         "anyOf": many(SCHEMA),
+        "additionalProperties": _schema_or_boolean,
+        "defs": table(SCHEMA),
+        "ref": text,
         "example": anything,
         "default": anything,
     }
@@ -179,6 +186,12 @@ _PART = Message(
         "videoMetadata": free_object,
         "mediaResolution": anything,
         "partMetadata": free_object,
+        "mediaProcessing": free_object,
+        "audioTranscription": free_object,
+        "audioMetadata": free_object,
+        "speechMetadata": free_object,
+        "documentMetadata": free_object,
+        "spreadsheetMetadata": free_object,
     }
 )
 CONTENT = Message({"role": text, "parts": many(_PART)})
@@ -263,6 +276,7 @@ GENERATE = Message(
         "labels": table(text),
         "serviceTier": text,
         "store": boolean,
+        "continuationToken": text,
     }
 )
 EMBED = Message(

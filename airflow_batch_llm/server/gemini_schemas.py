@@ -35,6 +35,13 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
         properties = schema["properties"]
         first = [name for name in schema.get("propertyOrdering", ()) if name in properties]
         made["properties"] = {name: json_schema(properties[name]) for name in [*first, *properties]}
+    if "additionalProperties" in schema:
+        more = schema["additionalProperties"]
+        made["additionalProperties"] = more if isinstance(more, bool) else json_schema(more)
+    if "defs" in schema:
+        made["$defs"] = {name: json_schema(one) for name, one in schema["defs"].items()}
+    if "ref" in schema:
+        made["$ref"] = schema["ref"].replace("#/defs/", "#/$defs/")
     if "anyOf" in schema:
         made["anyOf"] = [json_schema(one) for one in schema["anyOf"]]
     return made
