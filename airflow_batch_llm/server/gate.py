@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from airflow_batch_llm.server.envelopes import envelope_of
+from airflow_batch_llm.server.mistral_paths import needs_no_key
 from airflow_batch_llm.server.request_log import RequestLog
 
 HEALTH = "/health"
@@ -48,8 +49,8 @@ class Gate:
     """ASGI middleware around everything.
 
     Every path but the health check needs the key, in any of the headers that protocols have for it or as
-    the query's ``key``; the address that a Gemini upload is sent to is a secret itself. Calls of an API are
-    logged before the reply leaves; administration is not.
+    the query's ``key``; the address that a Gemini upload is sent to is a secret itself, and some of Mistral's
+    paths are answered without. Calls of an API are logged before the reply leaves; administration is not.
     """
 
     def __init__(self, app: ASGIApp, *, key: str, log: RequestLog) -> None:
@@ -63,7 +64,8 @@ class Gate:
             return
         exit_ = _Exit(scope, receive, send, self._log)
         path = scope["path"]
-        app: ASGIApp = self._app if path == HEALTH or self._knows(scope) else _refusal(path)
+        open_ = path == HEALTH or needs_no_key(path)
+        app: ASGIApp = self._app if open_ or self._knows(scope) else _refusal(path)
         await app(scope, receive, exit_.send)
 
     def _knows(self, scope: Scope) -> bool:

@@ -14,6 +14,8 @@ from airflow_batch_llm.server.azure_api import AzureApi
 from airflow_batch_llm.server.azure_lines import AzureDialect
 from airflow_batch_llm.server.gemini_api import GeminiApi
 from airflow_batch_llm.server.gemini_lines import GeminiDialect
+from airflow_batch_llm.server.mistral_api import MistralApi
+from airflow_batch_llm.server.mistral_lines import MistralDialect
 from airflow_batch_llm.server.openai_api import OpenAIApi
 from airflow_batch_llm.server.openai_lines import OpenAIDialect
 from airflow_batch_llm.server.services import Services
@@ -22,11 +24,17 @@ from airflow_batch_llm.server.wire import Dialect
 
 def routes(services: Services) -> list[Route]:
     """Return the routes of every protocol."""
-    faces = (OpenAIApi, AzureApi, AnthropicApi, GeminiApi)
+    faces = (OpenAIApi, AzureApi, AnthropicApi, GeminiApi, MistralApi)
     return [route for face in faces for route in face(services).routes()]
 
 
 def dialects() -> dict[str, Dialect]:
     """Return the line formats by name."""
-    known: tuple[Dialect, ...] = (OpenAIDialect(), AzureDialect(), AnthropicDialect(), GeminiDialect())
+    known: tuple[Dialect, ...] = (
+        OpenAIDialect(),
+        AzureDialect(),
+        AnthropicDialect(),
+        GeminiDialect(),
+        MistralDialect(),
+    )
     return {dialect.name: dialect for dialect in known}

@@ -53,7 +53,10 @@ class LineError:
 class LineChecker(Protocol):
     """Checks the lines of one file in order; keeps no more than a digest of each id."""
 
-    model: str | None
+    @property
+    def model(self) -> str | None:
+        """The one model of the lines so far; None where they name none."""
+        ...
 
     def check(self, number: int, line: bytes) -> LineError | None:
         """Return what is wrong with a line (without its 0x0A), if anything is."""

@@ -1,4 +1,4 @@
-"""The official ``openai`` SDK against Azure's paths of the local server: its Azure client, and its plain one."""
+"""The official ``openai`` SDK on Azure's paths of the local server: its Azure client, and its plain one."""
 
 from __future__ import annotations
 
