@@ -21,6 +21,8 @@ class ServerSince:
         self._server = server
         self._calls_before = len(server.requests())
         self._batches_before = {batch["id"] for batch in server.batches()}
+        # A batch that was deleted is listed no more; its charges stay.
+        self._batches_before |= {charge["batch_id"] for charge in server.charges()}
 
     @property
     def url(self) -> str:
