@@ -116,10 +116,17 @@ def _declaration(tool: Tool) -> dict[str, Any]:
     if tool.description:
         made["description"] = tool.description
     parameters = tool.parameters
-    if parameters and (parameters.get("properties") or parameters.get("type") != "object"):
+    if parameters and not _takes_nothing(parameters):
         schema = to_gemini_schema(parameters)
         if schema is not None:
             made["parameters"] = schema
         else:
             made["parametersJsonSchema"] = dict(parameters)
     return made
+
+
+def _takes_nothing(parameters: Mapping[str, Any]) -> bool:
+    """Say whether a schema is that of a function without parameters, which declares none."""
+    return parameters.get("type") == "object" and not (
+        parameters.get("properties") or parameters.get("additionalProperties")
+    )
