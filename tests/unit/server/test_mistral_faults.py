@@ -116,9 +116,10 @@ def test_faults_of_rows_act_as_with_openai(mistral: MistralApi) -> None:
 
 def test_files_can_be_odd_and_late(mistral: MistralApi) -> None:
     results = {"shuffle": 5, "foreign": 1, "no_id": 1, "broken_last_line": True, "late": 1}
-    mistral.server.set_scenario({"results": results, "pace": {"statuses": ["PONDERING"]}})
+    mistral.server.set_scenario({"results": results, "pace": {"statuses": ["PONDERING"], "seconds": 86_400}})
     job_id = mistral.start(*requests(3))["id"]
     assert mistral.get(job_id)["status"] == "PONDERING"
+    mistral.server.release(job_id)
     assert mistral.until(job_id)["output_file"] is None
     job = mistral.get(job_id)
     content = mistral.http.get(f"/v1/files/{job['output_file']}/content").content
