@@ -28,7 +28,7 @@ from airflow_batch_llm.server.call_faults import Handler, spoiled
 from airflow_batch_llm.server.downloads import Download
 from airflow_batch_llm.server.looks import Look, look_at, look_of
 from airflow_batch_llm.server.openai_objects import BadCall
-from airflow_batch_llm.server.scenario import BatchRule
+from airflow_batch_llm.server.scenario import BatchRule, Scenario
 from airflow_batch_llm.server.services import Services
 from airflow_batch_llm.server.translation import CHAT
 
@@ -189,16 +189,19 @@ class AnthropicApi:
         """Count a look; return the object and whether the batch cannot be found yet."""
         scenario = self._services.scenarios.get(batch.scenario)
         batch, look = look_at(self._services.batches, batch, scenario)
-        return self._shown(request, batch, look), look.hidden
+        return self._shown(request, batch, look, scenario), look.hidden
 
     def _show(self, request: HttpRequest, batch: StoredBatch) -> dict[str, Any]:
-        look = look_of(batch, self._services.scenarios.get(batch.scenario))
-        return self._shown(request, batch, look)
+        scenario = self._services.scenarios.get(batch.scenario)
+        return self._shown(request, batch, look_of(batch, scenario), scenario)
 
-    def _shown(self, request: HttpRequest, batch: StoredBatch, look: Look) -> dict[str, Any]:
+    def _shown(
+        self, request: HttpRequest, batch: StoredBatch, look: Look, scenario: Scenario
+    ) -> dict[str, Any]:
         gone = batch.output_file_id is not None and self._services.files.get(batch.output_file_id) is None
         url = f"{str(request.base_url).rstrip('/')}{_BATCHES}/{batch.id}/results"
-        return batch_object(batch, look, url, archived=gone)
+        live = scenario.pace.live_counts
+        return batch_object(batch, look, url, archived=gone, live_counts=live)
 
 
 def _not_found() -> BadCall:

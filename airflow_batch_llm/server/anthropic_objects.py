@@ -15,12 +15,13 @@ _RUNNING = ("validating", "in_progress", "finalizing")
 
 
 def batch_object(
-    batch: StoredBatch, look: Look, results_url: str, *, archived: bool = False
+    batch: StoredBatch, look: Look, results_url: str, *, archived: bool = False, live_counts: bool = False
 ) -> dict[str, Any]:
     """Show a batch, or what the scenario wants it to look like.
 
     :param results_url: where its results are, once it has ended.
     :param archived: whether they are gone.
+    :param live_counts: whether its counts move before its end.
     """
     status = look.status or processing_status(batch)
     ended, cancelled = status == "ended", batch.cancelling_at is not None
@@ -29,7 +30,7 @@ def batch_object(
         "id": batch.id,
         "type": "message_batch",
         "processing_status": status,
-        "request_counts": _counts(batch, ended),
+        "request_counts": _counts(batch, ended, live_counts),
         "created_at": _rfc3339(created),
         "expires_at": _rfc3339(created + _WINDOW),
         "ended_at": _rfc3339(max(created, _ended(batch))) if ended else None,
@@ -67,13 +68,14 @@ def model_object(model: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _counts(batch: StoredBatch, ended: bool) -> dict[str, int]:
+def _counts(batch: StoredBatch, ended: bool, live: bool) -> dict[str, int]:
     """Count the requests: until the batch has ended, all of them are processing."""
     left = batch.total - batch.completed - batch.failed
+    shown = ended or live
     return {
-        "processing": 0 if ended else batch.total,
-        "succeeded": batch.completed if ended else 0,
-        "errored": batch.failed if ended else 0,
+        "processing": 0 if ended else left if live else batch.total,
+        "succeeded": batch.completed if shown else 0,
+        "errored": batch.failed if shown else 0,
         "canceled": left if ended and batch.ending == "cancelled" else 0,
         "expired": left if ended and batch.ending == "expired" else 0,
     }

@@ -164,6 +164,7 @@ class Pace(_Strict):
     :param cancel_completes: whether a batch that is cancelled while it runs answers all its rows first.
     :param hidden: the first looks at a new batch that find none (404).
     :param statuses: shown by the first looks at a batch, one each, in place of its real status.
+    :param live_counts: whether Anthropic's counts move while a batch runs, as they were seen to do.
     """
 
     seconds: Seconds = 0
@@ -172,6 +173,7 @@ class Pace(_Strict):
     cancel_completes: bool = False
     hidden: Annotated[int, Field(ge=0)] = 0
     statuses: tuple[str, ...] = ()
+    live_counts: bool = False
 
 
 class Results(_Strict):

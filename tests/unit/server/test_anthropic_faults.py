@@ -151,6 +151,17 @@ def test_looks_can_show_a_status_that_nobody_knows(api: Anthropic) -> None:
     assert api.until(made["id"])["request_counts"] == counts(succeeded=1)
 
 
+def test_counts_can_move_before_the_end(api: Anthropic) -> None:
+    pace = {"seconds": 86_400, "hold_at": 0.5, "live_counts": True}
+    api.server.set_scenario({"pace": pace, "rows": [{"fault": "bad_request", "match": {"every": 2}}]})
+    made = api.start(items(4))
+    api.until_held(made["id"], 2)
+    running = api.get(made["id"])
+    assert running["request_counts"] == counts(processing=2, succeeded=1, errored=1)
+    api.server.release(made["id"])
+    assert api.until(made["id"])["request_counts"] == counts(succeeded=2, errored=2)
+
+
 def test_results_can_come_late(api: Anthropic) -> None:
     api.server.set_scenario({"results": {"late": 2}})
     made = api.start(items(1))

@@ -127,6 +127,28 @@ def test_max_tokens_cuts_the_answer_and_says_so() -> None:
     assert ask(max_tokens=10_000)[1]["choices"] == whole["choices"]
 
 
+def test_an_answer_ends_before_the_first_of_its_stop_texts() -> None:
+    whole = ask()[1]["choices"][0]
+    words = whole["message"]["content"].split(" ")
+    for stop in (words[1], ["nowhere", words[2], words[1]]):
+        (choice,) = ask(stop=stop)[1]["choices"]
+        assert choice["message"]["content"] == words[0] + " "
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", words[1])
+    assert ask(stop=["nowhere", ""])[1]["choices"] == [whole]
+    assert ask(stop=words[2], max_tokens=1)[1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_thinking_is_counted_among_the_answer_s_tokens_where_it_was_asked_for() -> None:
+    plain, thought = ask()[1], ask(reasoning_effort="low")[1]
+    message = thought["choices"][0]["message"]
+    assert message.pop("reasoning_content") and message == plain["choices"][0]["message"]
+    tokens = thought["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    assert tokens > 0
+    assert thought["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"] + tokens
+    for none in ({"reasoning_effort": "none"}, {"reasoning_effort": "low", "max_tokens": 9}):
+        assert ask(**none)[1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
+
+
 def test_a_json_object_is_json() -> None:
     _, body = ask(response_format={"type": "json_object"})
     assert isinstance(json.loads(body["choices"][0]["message"]["content"]), dict)
