@@ -92,8 +92,10 @@ class MistralBackend:
 
     @property
     def files_expire(self) -> bool:
-        """Return False: Mistral keeps uploads and results for ever."""
-        return False
+        """Return whether nothing is to be deleted after it was read. Mistral keeps uploads and results for
+        ever, but results that hang on a job can go with the job only, and that is what shows, should the
+        ledger be lost, that its rows were paid for: they stay until a purge."""
+        return self.inline
 
     def line_encoder(self, template: RequestTemplate) -> LineEncoder:
         """Return the encoder for a batch. :raises Refused: the template asks what the protocol lacks."""
@@ -187,7 +189,10 @@ class MistralBackend:
         path = f"{_JOBS}/{quoted(job_id)}"
         reply = await self._client.call("GET", path, params={"inline": "true"})
         call = self._client.named("GET", path)
-        job = await read_apart(reply, lambda: parse(BatchJob, reply, call))
+        try:
+            job = await read_apart(reply, lambda: parse(BatchJob, reply, call))
+        except Unreachable as e:
+            raise Again(TransferError(f"{call}: the results did not arrive whole")) from e
         return job.outputs, hashlib.sha256(reply.content).digest()
 
     # -- batches -----------------------------------------------------------------------------------
@@ -367,7 +372,7 @@ def providers() -> tuple[Provider, ...]:
                 "A batch may take 24 hours, or up to seven days with `completion_window`.",
                 "Files do not expire: uploads and results are deleted as soon as they were read.",
                 "With `inline` up to 9,999 requests go with the create call; their results hang on the job, "
-                "which is deleted when they were read.",
+                "and stay until `batch-llm purge` deletes it.",
             ),
         ),
     )

@@ -48,8 +48,8 @@ def _are_calls(output: Any) -> bool:
 
 
 def _with_calls(row: Row) -> Row:
-    """Return the row with its calls in the form that OpenAI's chat has them in."""
-    return structs.replace(row, output=[_call(call) for call in row.output])
+    """Return the row with its calls in OpenAI's form, where an empty text is none."""
+    return structs.replace(row, output=[_call(call) for call in row.output], text=row.text or None)
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:

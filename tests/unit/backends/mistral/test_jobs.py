@@ -379,6 +379,20 @@ def test_failed_rows_that_are_in_a_file_are_not_missed_among_the_results(
     assert rows == ROWS[:3] and len(mistral.server.received) == 2
 
 
+def test_results_are_cut_off_in_the_middle_of_a_row(mistral: Mistral, tmp_path: Path) -> None:
+    cut = json.dumps(INLINE_DONE | {"outputs": ROWS}).encode()[:-40]
+    with pytest.raises(TransferError):
+        fetched(mistral, tmp_path / "out", Reply(200, cut))
+
+
+def test_what_was_read_is_deleted_but_for_the_job_that_shows_that_it_was_paid_for(mistral: Mistral) -> None:
+    async def expire(backend: Any) -> bool:
+        return bool(backend.files_expire)
+
+    assert not mistral.run(expire)
+    assert mistral.run(expire, inline=True)
+
+
 def test_a_job_with_an_output_file_hangs_nothing_on_itself(mistral: Mistral) -> None:
     assert shown(mistral, input_files=[], output_file="file-o").files == (ResultFile("output", "file-o"),)
     assert shown(mistral, input_files=[], status="RUNNING").files == ()
