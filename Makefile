@@ -17,7 +17,7 @@ ENGINE_TESTS := $(addprefix tests/integration/,cases cli engine inputs storage)
 unexport AIRFLOW_CONFIG
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test test-unit test-integration test-e2e test-peers chaos lint format venv-demo venv-dev clean
+.PHONY: help demo demo-ui test test-unit test-integration test-e2e test-peers chaos live lint format venv-demo venv-dev clean
 
 help: ## Say what there is.
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ test-peers: venv-dev ## Whole jobs against servers of other people, which it ins
 chaos: venv-dev ## Seeded faults of every kind against the whole engine: nothing lost, nothing paid twice (docs/chaos.md).
 	$(BIN)/python -m tests.chaos
 
+live: venv-dev ## Twenty rows through each real service that the environment has a key for; paid for (docs/live.md).
+	@$(BIN)/python -m tests.live
+
 lint: venv-dev ## ruff and mypy.
 	$(BIN)/ruff check $(PATHS)
 	$(BIN)/ruff format --check $(PATHS)
@@ -67,5 +70,5 @@ venv-dev:
 	@.ci/venv $(VENV) dev $(PYTHON)
 
 clean: ## Remove the environment and all that demo and tests left.
-	rm -rf $(VENV) .demo .test .peers .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .demo .test .peers .live .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find airflow_batch_llm example_dags tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
