@@ -33,6 +33,8 @@ _STATUSES = {
     "CANCELLED": RemoteStatus.CANCELLED,
     "EXPIRED": RemoteStatus.EXPIRED,
 }
+#: In every other state answers without a handle cannot be read any more.
+_SHOWS_ALL = frozenset(RemoteStatus) - {RemoteStatus.FAILED, RemoteStatus.CANCELLED, RemoteStatus.EXPIRED}
 #: google.rpc's code of an operation that was cancelled.
 _CANCELLED = 1
 #: What a queue or a quota that is full is called in this package.
@@ -106,23 +108,24 @@ class Operation(BaseModel):
     def normalised(self) -> RemoteBatch:
         """Return it as the engine's noun. Its results hang on it: they go by its own name."""
         raw = str(self.metadata.get("state") or "")
+        status, counts = self._status(raw), self._counts()
         has_results = self.responses_file() is not None or self.inlined() is not None
         source = _mapping(self.metadata.get("inputConfig"))
         input_file = source.get("fileName")
         return RemoteBatch(
             id=self.name,
-            status=self._status(raw),
+            status=status,
             raw_status=raw if re.fullmatch(r"[A-Z_]{1,64}", raw) else "unreadable",
             files=(ResultFile("output", self.name),) if has_results else (),
             errors=self._errors(input_file),
             metadata=metadata_of(str(self.metadata.get("displayName") or "")),
             created_at=_Times.model_validate(self.metadata).created_at,
             input_file_id=input_file if isinstance(input_file, str) and input_file else None,
-            counts=self.counts(),
+            # Of what was answered before the end nothing will ever be shown: it is not waited for.
+            counts=counts if has_results or status in _SHOWS_ALL else {**counts, "completed": 0},
         )
 
-    def counts(self) -> dict[str, int]:
-        """Return the provider's own counts of its requests."""
+    def _counts(self) -> dict[str, int]:
         stats = _Stats.model_validate(_mapping(self.metadata.get("batchStats")))
         return {"total": stats.total or 0, "completed": stats.good or 0, "failed": stats.bad or 0}
 

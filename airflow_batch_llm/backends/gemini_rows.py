@@ -9,6 +9,7 @@ HTTP statuses. Neither ever raises.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,9 @@ RPC_CODES = {
     15: "DATA_LOSS",
     16: "UNAUTHENTICATED",
 }
+
+#: There is no code for a prompt that the model's context does not hold: only these words.
+_TOO_LONG = re.compile(r"token count\b.{0,40}\bexceeds the maximum number of tokens")
 
 
 def decode_row(line: bytes) -> Row:
@@ -107,6 +111,8 @@ def _status_error(status: Any) -> Any:
 
 
 def _error_row(wire_id: str, facts: ErrorFacts) -> Row:
+    if _TOO_LONG.search(facts.message):
+        facts = replace(facts, code="context_length_exceeded")
     verdict = verdict_of_error(facts.code, facts.type, facts.status)
     code = facts.code or facts.type or (f"http_{facts.status}" if facts.status else "error_text")
     return Row(wire_id, verdict, code, facts.message[:MESSAGE_LIMIT])

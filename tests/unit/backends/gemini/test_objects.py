@@ -71,6 +71,16 @@ def test_counts_are_strings_and_zeros_are_missing() -> None:
     assert shown(metadata={"batchStats": numbers}).counts == {"total": 9, "completed": 0, "failed": 2}
 
 
+@pytest.mark.parametrize("state", ["EXPIRED", "CANCELLED", "FAILED"])
+def test_answers_that_will_never_be_shown_are_not_counted(state: str) -> None:
+    metadata = {"batchStats": {"requestCount": "9", "successfulRequestCount": "4", "failedRequestCount": "1"}}
+    bare = shown(f"BATCH_STATE_{state}", metadata=metadata)
+    assert bare.counts == {"total": 9, "completed": 0, "failed": 1}
+    held = shown(f"BATCH_STATE_{state}", metadata=metadata, response={"responsesFile": "files/x"})
+    assert held.counts["completed"] == 4
+    assert shown("BATCH_STATE_SUCCEEDED", metadata=metadata).counts["completed"] == 4
+
+
 ROWS = [{"metadata": {"key": "a"}, "response": {}}]
 
 

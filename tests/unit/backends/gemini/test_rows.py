@@ -199,6 +199,13 @@ def test_an_http_status_decides_where_no_name_stands_beside_it() -> None:
     assert row(failed(code=404, status="NOT_FOUND")).verdict is Verdict.BAD_REQUEST
 
 
+def test_a_prompt_that_is_too_long_is_told_by_words_only() -> None:
+    message = "The input token count (1200293) exceeds the maximum number of tokens allowed (1048576)."
+    for code in (3, 400):
+        found = row(failed(code=code, message=message))
+        assert (found.verdict, found.code) == (Verdict.TOO_LARGE, "context_length_exceeded")
+
+
 def test_the_reason_of_an_error_says_more_than_its_code() -> None:
     info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
     found = row(failed(code=400, status="INVALID_ARGUMENT", details=[info]))
