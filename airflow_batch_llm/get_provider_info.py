@@ -12,7 +12,7 @@ _INTEGRATION = "LLM batch jobs"
 #: What the form's field "Dialect" offers: the names of the providers (``backends.registry``), in its order.
 DIALECTS = (
     "openai", "groq", "nebius", "deepinfra", "parasail", "doubleword", "morph", "alibaba", "litellm",
-    "aibrix", "llm-d", "ogx", "generic", "azure",
+    "aibrix", "llm-d", "ogx", "generic", "azure", "anthropic", "gemini", "mistral",
 )  # fmt: skip
 
 

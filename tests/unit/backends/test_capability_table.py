@@ -24,6 +24,11 @@ BOTH = ("address", "data")
 KNOWN = {
     "openai": Capabilities("response_format", True, BOTH, ""),
     "azure": Capabilities("response_format", True, BOTH, ""),
+    "anthropic": Capabilities("output_config", True, BOTH, "system.cache_control"),
+    "gemini": Capabilities(
+        "generationConfig.responseMimeType, generationConfig.responseSchema", True, ("data",), ""
+    ),
+    "mistral": Capabilities("response_format", True, BOTH, ""),
 }
 
 
