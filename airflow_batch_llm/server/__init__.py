@@ -24,6 +24,10 @@ Which file holds what:
 ``validation``, ``rows``  a batch's file checked; a piece of a batch executed
 ``result_files``          the finished result files, in order or as a scenario wants them
 ``engine``                the thread that moves batches
+``gemini_api``            the Gemini API: ``gemini_uploads``, ``gemini_create`` (create calls),
+                          ``gemini_lines`` (its dialect), ``gemini_members`` (what its requests may hold),
+                          ``gemini_requests`` and ``gemini_schemas`` (to OpenAI's form), ``gemini_replies``
+                          (back from it), ``gemini_objects``, ``gemini_refusals``
 ``openai_api``, ``admin_api``, ``uploads``, ``downloads``, ``app``, ``serving``   HTTP
 ========================  ==========================================================================
 """

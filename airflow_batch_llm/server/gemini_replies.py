@@ -27,7 +27,11 @@ _CODES = {
 }
 _INVALID_ARGUMENT = 3
 _INTERNAL = 13
-_TOO_LONG = f"The input token count exceeds the maximum number of tokens allowed {CONTEXT_TOKENS}."
+#: As the API words it; there is no code for it.
+_TOO_LONG = (
+    f"The input token count ({CONTEXT_TOKENS + 1}) exceeds the maximum number of tokens allowed"
+    f" ({CONTEXT_TOKENS})."
+)
 
 
 def error_of(failure: Failure) -> dict[str, Any]:

@@ -55,9 +55,9 @@ def announced(file: dict[str, object], *, mime_type: str | None, size: str | Non
         name: file.get(name, file.get(other))
         for name, other in (("displayName", "display_name"), ("mimeType", "mime_type"), ("name", "name"))
     }
-    for name, value in found.items():
+    for member, value in found.items():
         if not isinstance(value, str | None):
-            raise invalid("This must be a string.", f"file.{name}")
+            raise invalid("This must be a string.", f"file.{member}")
     name = found["name"]
     match = _NAME.fullmatch(str(name)) if name else None
     if name and match is None:

@@ -299,5 +299,5 @@ def test_http_statuses_become_codes_of_google_rpc(status: int, code: int) -> Non
 def test_an_error_names_the_place_but_a_prompt_that_is_too_long_is_told_as_there() -> None:
     assert error_of(Failure(400, "No.", param="tools"))["message"] == "No. (tools)"
     told = error_of(Failure(400, "x", code="context_length_exceeded"))
-    assert told["code"] == 3 and "token count exceeds the maximum" in told["message"]
+    assert told["code"] == 3 and "(128001) exceeds the maximum number of tokens" in told["message"]
     assert isinstance(read_chat(Reply(0)), Failure)
