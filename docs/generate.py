@@ -19,9 +19,12 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 import airflow_batch_llm as package
+from airflow_batch_llm.backends import providers
+from airflow_batch_llm.backends.capabilities import capabilities_of
 from airflow_batch_llm.backends.dialects import DIALECTS
 from airflow_batch_llm.backends.openai_endpoints import FORMS
 from airflow_batch_llm.backends.openai_verdicts import RULES, Part
+from airflow_batch_llm.cli.providers import endpoint_names, size, window
 from airflow_batch_llm.core.endpoints import ENDPOINTS
 from airflow_batch_llm.core.verdicts import MEANINGS, STANDING, Verdict
 from airflow_batch_llm.get_provider_info import get_provider_info
@@ -204,6 +207,54 @@ def dialect_table() -> str:
     return _table((*head, "`max_tokens` is sent as"), rows)
 
 
+def provider_table() -> str:
+    """Return where the providers are and what one batch may hold."""
+    rows = [
+        (
+            f"`{row.name}`",
+            row.title,
+            f"`{row.protocol}`",
+            row.base_url or f"yours, e.g. `{row.example_url}`",
+            "required" if row.key_required else "may be empty",
+            ", ".join(f"`{name}`" for name in endpoint_names(row)),
+            f"{row.limits.max_requests:,}",
+            size(row.limits.max_bytes),
+            size(row.limits.max_line_bytes),
+            window(row),
+        )
+        for row in providers().values()
+    ]
+    head = ("name", "who", "protocol", "base URL", "key", "endpoints", "requests", "batch", "request", "window")
+    return _table(head, rows)
+
+
+def capability_table() -> str:
+    """Return what requests to the providers can hold, how batches are found again, what was tested."""
+    rows = []
+    for row in providers().values():
+        can = capabilities_of(row)
+        rows.append(
+            (
+                f"`{row.name}`",
+                row.found_by,
+                "kept" if row.keeps_partial else "not kept",
+                f"`{can.schema}`" if can.schema else "refused",
+                "yes" if can.tools else "refused",
+                " and ".join({"address": "by address", "data": "as data"}[how] for how in can.images)
+                or "refused",
+                f"`{can.prefix}`" if can.prefix else "nothing to mark",
+                row.tested,
+            )
+        )
+    head = ("name", "found again by", "partial results", "schema sent in", "tools", "images", "`cache_prefix`")
+    return _table((*head, "tested"), rows)
+
+
+def provider_notes() -> str:
+    """Return what a user should know of each provider."""
+    return "\n".join(f"- `{row.name}`: {' '.join(row.notes)}" for row in providers().values() if row.notes)
+
+
 def endpoint_table() -> str:
     """Return what the requests of each endpoint hold, and what is refused in them."""
     rows = []
@@ -264,6 +315,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "settings": settings_table,
     "connection fields": connection_table,
     "dialects": dialect_table,
+    "providers": provider_table,
+    "provider capabilities": capability_table,
+    "provider notes": provider_notes,
     "endpoints": endpoint_table,
 }
 

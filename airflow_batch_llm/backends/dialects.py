@@ -27,6 +27,7 @@ class Dialect:
     :param completion_window: value of ``completion_window`` on create, unless the connection names one.
     :param windows: the values that it may have; empty where the server decides.
     :param max_tokens_field: name of the output limit in a chat body.
+    :param keeps_partial: whether answers of a batch that expired or was cancelled can be read.
     :param metadata: whether create keeps ``metadata`` (without it a lost batch cannot be found).
     :param input_expiry: (least, most) seconds for ``expires_after`` of an upload, None where not known.
     :param output_expiry: the same for ``output_expires_after`` on create.
@@ -53,6 +54,7 @@ class Dialect:
     completion_window: str = "24h"
     windows: tuple[str, ...] = ("24h",)
     max_tokens_field: str = "max_tokens"
+    keeps_partial: bool = True
     metadata: bool = True
     input_expiry: tuple[int, int] | None = None
     output_expiry: tuple[int, int] | None = None
@@ -218,6 +220,7 @@ DIALECTS: dict[str, Dialect] = {
             limits=_SMALLEST,
             key_required=False,
             cancel_seconds=3_600.0,  # for batches of a process that was killed
+            keeps_partial=False,
             example_url="http://ogx:8321/v1",
         ),
         # Any server with OpenAI's files and batches: the smallest limits met in the family, and no

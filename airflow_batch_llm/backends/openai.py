@@ -292,6 +292,7 @@ def _provider(dialect: Dialect) -> Provider:
         example_url=dialect.example_url,
         key_required=dialect.key_required,
         marks_batches=dialect.metadata,
+        keeps_partial=dialect.keeps_partial,
         wire_tested=dialect.wire_tested,
         notes=dialect.notes,
     )
