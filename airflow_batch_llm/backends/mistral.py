@@ -367,6 +367,7 @@ def providers() -> tuple[Provider, ...]:
             endpoints=ENDPOINTS,
             build=_build,
             example_url="https://api.mistral.ai",
+            wire_tested=("LLMock",),
             notes=(
                 "A file with one faulty line is refused as a whole at the upload; the line is cut out.",
                 "A batch may take 24 hours, or up to seven days with `completion_window`.",
