@@ -46,7 +46,7 @@ class GeminiDialect:
         value = _any.decode(line)
         request = _request(batch.endpoint, value)
         metadata = value.get("metadata")
-        key = value.get("key") if metadata is None else metadata.get("key")
+        key = (metadata or {}).get("key") if batch.kept["inline"] else value.get("key")
         kept = _Kept(metadata, wants_thoughts(request))
         model = (batch.model or "").removeprefix("models/")
         body, refused = b"{}", None
@@ -59,13 +59,13 @@ class GeminiDialect:
     def row(self, batch: StoredBatch, row_id: str, request: Request, reply: Reply) -> bytes:
         kept: _Kept = request.kept
         row: dict[str, Any] = {}
-        if batch.kept.get("inline"):
+        if batch.kept["inline"]:
             row = {} if kept.metadata is None else {"metadata": kept.metadata}
         elif request.custom_id:
             row = {"key": request.custom_id}
         told = read_chat(reply) if batch.endpoint == CHAT else embedding_of(reply)
         if isinstance(told, Failure):
-            row[batch.kept.get("error_member", "error")] = error_of(told)
+            row[batch.kept["error_member"]] = error_of(told)
         else:
             row["response"] = told if isinstance(told, dict) else response_of(told, thoughts=kept.thoughts)
         return _encoder.encode(row)

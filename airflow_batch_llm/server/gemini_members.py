@@ -7,6 +7,8 @@ like that, and comes out in ``camelCase``.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -105,11 +107,9 @@ def integer(value: Any, place: str) -> int:
 
 def number(value: Any, place: str) -> float:
     if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError as e:
-            raise Malformed(place, "This must be a number.") from e
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise Malformed(place, "This must be a number.")
     return value
 

@@ -148,9 +148,9 @@ def operation(
     ended = None if look.status is not None else ended
     kept = batch.kept
     metadata: dict[str, Any] = {"@type": kind, "model": batch.model}
-    if kept.get("display_name"):
+    if kept["display_name"]:
         metadata["displayName"] = kept["display_name"]
-    if kept.get("file"):
+    if kept["file"]:
         metadata["inputConfig"] = {"fileName": f"files/{kept['file']}"}
     output = _output(batch, rows) if look.files and not listed else {}
     if output:
@@ -160,7 +160,7 @@ def operation(
         "createTime": shown_time(batch.created_at, batch.id),
         "updateTime": shown_time(latest, batch.id),
         **({"endTime": shown_time(ended, batch.id)} if ended else {}),
-        "batchStats": _stats(batch, kept.get("total", 0), begun=not listed),
+        "batchStats": _stats(batch, kept["total"], begun=not listed),
         "state": state,
         "name": name,
     }
@@ -178,7 +178,7 @@ def operation(
 def _output(batch: StoredBatch, rows: Sequence[bytes]) -> dict[str, Any]:
     if batch.output_file_id is None:
         return {}
-    if batch.kept.get("inline"):
+    if batch.kept["inline"]:
         return {"inlinedResponses": {"inlinedResponses": [msgspec.Raw(row) for row in rows]}}
     return {"responsesFile": f"files/{GENERATED}{batch.id}"}
 

@@ -68,10 +68,12 @@ def embedding_of(reply: Reply) -> dict[str, Any] | Failure:
     """Return the EmbedContentResponse of an embeddings reply, or why there is none."""
     if not reply.status:
         return Failure(0, "The request timed out before an answer was there.", code="request_timeout")
-    body = _any.decode(reply.body)
-    if reply.status != 200 or "data" not in body:
+    value = _any.decode(reply.body)
+    body = value if isinstance(value, dict) else {}
+    data = body.get("data")
+    if reply.status != 200 or not isinstance(data, list):
         return read_failure(reply.status, body)
-    values = body["data"][0]["embedding"] if body["data"] else []
+    values = data[0].get("embedding") if data else None
     return {
         "embedding": {"values": values} if values else {},
         "tokenCount": reply.input_tokens,

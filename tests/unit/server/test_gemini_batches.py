@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -178,3 +179,20 @@ def test_batches_of_other_protocols_are_not_found(gemini: Gemini) -> None:
     name = gemini.start(lines(1)).removeprefix("batches/")
     assert gemini.http.get(f"{gemini.server.url}/batches/{name}").status_code == 404
     assert error_of(gemini.http.get("/v1beta/batches/batch_of_openai")) == (404, "NOT_FOUND")
+
+
+def test_a_killed_server_goes_on_with_its_batches_and_forgets_uploads_that_were_begun(tmp_path: Path) -> None:
+    with LocalServer(tmp_path, scenario=HALFWAY) as server:
+        gemini = Gemini(server)
+        names = [gemini.start(lines(4)), gemini.start_inline(*[request("hello")] * 4)]
+        for name in names:
+            gemini.until_held(name, 2)
+        url = gemini.begun()
+        server.kill9()
+        server.restart()
+        assert error_of(gemini.chunk(url, b"x")) == (404, "NOT_FOUND")
+        server.release()
+        first, second = (gemini.until_done(name) for name in names)
+        assert keys(gemini.rows(first)) == ["r-1", "r-2", "r-3", "r-4"]
+        assert len(second["response"]["inlinedResponses"]["inlinedResponses"]) == 4
+        assert server.summary()["executed"] == server.summary()["charged"] == 8

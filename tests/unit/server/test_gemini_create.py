@@ -106,6 +106,11 @@ def test_keys_may_be_missing_and_may_repeat(gemini: Gemini) -> None:
     assert [text_of(row).split()[-1] for row in rows] == ["one", "two", "three", "four"]
 
 
+def test_metadata_of_a_files_line_takes_nothing_from_its_key(gemini: Gemini) -> None:
+    data = json.dumps({"key": "r-1", "metadata": {"key": "other"}, "request": GOOD}).encode()
+    assert keys(gemini.run(data)) == ["r-1"]
+
+
 def test_inline_requests_get_their_metadata_back(gemini: Gemini) -> None:
     items = [
         {"request": GOOD, "metadata": {"key": "r-1", "more": "kept"}},

@@ -83,6 +83,19 @@ def test_a_refusal_is_a_prompt_that_was_blocked(gemini: Gemini) -> None:
     assert response["usageMetadata"]["promptTokenCount"] > 0
 
 
+def test_vectors_can_fail_and_be_empty(gemini: Gemini) -> None:
+    asked = [{"content": {"parts": [{"text": text}]}} for text in ("one", "say 2", "three")]
+    for fault, code in (("empty", None), ("error_in_200", 13), ("bad_request", 3)):
+        faulty(gemini, fault)
+        rows = gemini.run_inline(*asked, call="asyncBatchEmbedContent")
+        assert [row["metadata"]["key"] for row in rows] == ["r-1", "r-2", "r-3"]
+        assert rows[0]["response"]["embedding"]["values"]
+        if code is None:
+            assert rows[1]["response"]["embedding"] == {}
+        else:
+            assert rows[1]["error"]["code"] == code
+
+
 def test_a_missing_row_is_counted_and_stands_nowhere(gemini: Gemini) -> None:
     faulty(gemini, "missing")
     done = gemini.until_done(gemini.start(lines(3)))

@@ -237,6 +237,8 @@ def test_what_cannot_be_done_here_is_refused_by_its_place(members: dict[str, Any
         {"contents": [{"parts": [{"text": "a", "texts": "b"}]}]},
         {"generationConfig": {"max_tokens": 5}},
         {"generationConfig": {"temperature": "warm"}},
+        {"generationConfig": {"maxOutputTokens": "inf"}},
+        {"generationConfig": {"maxOutputTokens": True}},
         {"toolConfig": {"functionCallingConfig": {"mode": "SOMETIMES"}}},
         {"contents": [{"parts": [{"functionCall": {"args": []}}]}]},
         {"generationConfig": {"responseSchema": {"oneOf": []}}},
