@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,52 @@ import pytest
 from airflow.configuration import conf
 
 from airflow_batch_llm import __version__
-from airflow_batch_llm.backends import providers
+from airflow_batch_llm.backends import find_provider, providers
+from airflow_batch_llm.cli.doctor_checks import State, check_connection
 from airflow_batch_llm.get_provider_info import get_provider_info
 from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
 from airflow_batch_llm.hooks.settings import Settings
 from tests.local_server import LocalServer
 
 KEY = "the-key-of-this-server"
-TYPES = ("batch_llm", "openai")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to reach a provider: a type of connection, and what its extra says.
+
+    :param face: which protocol of the local server its address is that of.
+    """
+
+    conn_type: str
+    face: str
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def define(self, monkeypatch: pytest.MonkeyPatch, root: Callable[[str], str], password: str) -> None:
+        """Make it connection ``llm_test``; ``root`` says where a protocol is."""
+        fields = {"conn_type": self.conn_type, "host": root(self.face), "password": password}
+        monkeypatch.setenv("AIRFLOW_CONN_LLM_TEST", json.dumps({**fields, "extra": self.extra}))
+
+
+PROTOCOLS = ("openai", "azure", "anthropic", "gemini", "mistral")
+WAYS = (
+    *(
+        Way("batch_llm", name, {"dialect": name})
+        for name in ("openai", "azure", "anthropic", "gemini", "mistral")
+    ),
+    Way("batch_llm", "openai", {"dialect": "generic"}),
+    Way("openai", "openai"),
+    Way("openai", "azure", {"api_type": "azure", "api_version": "2024-10-21"}),
+    Way("anthropic", "anthropic"),
+    Way("pydanticai", "openai", {"model": "openai:m-1"}),
+    Way("pydanticai", "anthropic", {"model": "anthropic:m-1"}),
+    Way("pydanticai", "gemini", {"model": "google:m-1"}),
+    Way("pydanticai", "mistral", {"model": "mistral:m-1"}),
+    Way("pydanticai_azure", "azure", {"model": "azure:m-1"}),
+)
+every_way = pytest.mark.parametrize(
+    "way", WAYS, ids=lambda way: f"{way.conn_type} {' '.join(way.extra.values())}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +111,9 @@ def test_the_form_has_every_field_with_its_schema(form: Any) -> None:
     assert form.extra_fields["dialect"]["schema"]["enum"] == list(providers())
     assert form.extra_fields["dialect"]["value"] == "openai"
     assert form.extra_fields["max_requests"]["schema"]["minimum"] == 1
-    for name, field in form.extra_fields.items():
-        assert field["schema"]["title"] == declared[name]["label"]
-        assert field["description"]
+    for name, shown in form.extra_fields.items():
+        assert shown["schema"]["title"] == declared[name]["label"]
+        assert shown["description"]
 
 
 def test_what_the_form_stores_is_what_the_hook_reads(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,24 +172,22 @@ def test_airflows_own_connection_test_goes_through(
     assert passed, message
 
 
-@pytest.mark.parametrize("conn_type", TYPES)
-def test_a_good_connection_passes(
-    server: LocalServer, monkeypatch: pytest.MonkeyPatch, conn_type: str
-) -> None:
-    define(monkeypatch, conn_type, server.url, KEY)
+@every_way
+def test_a_good_connection_passes(server: LocalServer, monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
+    way.define(monkeypatch, server.url_of, KEY)
 
     passed, message = BatchLLMHook("llm_test").test_connection()
 
-    assert passed
+    assert passed, message
     assert message
     assert KEY not in message
 
 
-@pytest.mark.parametrize("conn_type", TYPES)
+@every_way
 def test_a_wrong_key_fails_and_is_not_repeated_to_the_reader(
-    server: LocalServer, monkeypatch: pytest.MonkeyPatch, conn_type: str
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch, way: Way
 ) -> None:
-    define(monkeypatch, conn_type, server.url, "a-wrong-key")
+    way.define(monkeypatch, server.url_of, "a-wrong-key")
 
     passed, message = BatchLLMHook("llm_test").test_connection()
 
@@ -159,14 +196,45 @@ def test_a_wrong_key_fails_and_is_not_repeated_to_the_reader(
     assert "a-wrong-key" not in message
 
 
-@pytest.mark.parametrize("conn_type", TYPES)
-def test_an_address_where_nobody_listens_fails(monkeypatch: pytest.MonkeyPatch, conn_type: str) -> None:
-    define(monkeypatch, conn_type, "http://127.0.0.1:9/v1", KEY)
+@every_way
+def test_an_address_where_nobody_listens_fails(monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
+    way.define(monkeypatch, lambda face: "http://127.0.0.1:9", KEY)
 
     passed, message = BatchLLMHook("llm_test").test_connection()
 
     assert not passed
     assert "BLLM-022" in message
+
+
+@every_way
+def test_an_address_that_is_not_the_providers_fails(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    way.define(monkeypatch, lambda face: f"{server.url_of('openai').removesuffix('/v1')}/nothing/here", KEY)
+
+    passed, message = BatchLLMHook("llm_test").test_connection()
+
+    assert not passed
+    assert "BLLM-0" in message and KEY not in message
+
+
+@every_way
+def test_doctor_says_whose_connection_it_is_and_whether_its_key_works(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    way.define(monkeypatch, server.url_of, KEY)
+    found = {finding.check: finding for finding in check_connection("llm_test")}
+    way.define(monkeypatch, server.url_of, "a-wrong-key")
+    wrong = {finding.check: finding for finding in check_connection("llm_test")}
+
+    row = find_provider(BatchLLMHook("llm_test").account().provider)
+    assert row.protocol == way.face
+    assert f"type {way.conn_type}, dialect {row.name}, " in found["connection"].found
+    assert found["key"].state is State.OK and wrong["key"].state is State.FAULT
+    assert wrong["key"].code == "BLLM-020"
+    assert row.tested in found["protocol"].found
+    assert found["protocol"].state is (State.OK if row.marks_batches else State.LOOK)
+    assert not [x for x in (*found.values(), *wrong.values()) if KEY in x.found or "a-wrong-key" in x.found]
 
 
 def test_a_connection_that_cannot_be_used_fails_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,11 +246,11 @@ def test_a_connection_that_cannot_be_used_fails_with_the_reason(monkeypatch: pyt
     assert "accepted are batch_llm, openai" in message
 
 
-@pytest.mark.parametrize("conn_type", TYPES)
+@every_way
 def test_a_trigger_reaches_the_provider_through_the_same_connection(
-    server: LocalServer, monkeypatch: pytest.MonkeyPatch, conn_type: str
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch, way: Way
 ) -> None:
-    define(monkeypatch, conn_type, server.url, KEY)
+    way.define(monkeypatch, server.url_of, KEY)
 
     async def look() -> list[Any]:
         backend = await BatchLLMHook("llm_test").amake_backend()
