@@ -96,7 +96,7 @@ class _Encoder:
             encoded = jsonl.dumps(self._translated(chat))
         except OutputSchemaError as e:
             # The body's own schema: its row dies alone.
-            raise Refused(str(e), reason="response_format") from e
+            raise Refused(e.args[0], reason="response_format") from e
         except ValueError as e:
             raise Refused("the request cannot be written as JSON", reason="not_json") from e
         return b'{"custom_id":"' + wire_id.encode() + b'","params":' + encoded + b"}\n"

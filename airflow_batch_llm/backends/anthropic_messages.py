@@ -11,7 +11,7 @@ import msgspec
 
 from airflow_batch_llm.backends.anthropic_schema import acceptable
 from airflow_batch_llm.backends.conversation import Media, Text, Tool, ToolCall, ToolChoice, Turn
-from airflow_batch_llm.exceptions import Refused
+from airflow_batch_llm.exceptions import OutputSchemaError, Refused
 
 Block = dict[str, Any]
 
@@ -163,7 +163,10 @@ def _decoded(data: str) -> str:
 
 # -- tools -----------------------------------------------------------------------------------------
 def tool_list(tools: Iterable[Tool], *, cached: bool) -> list[Block]:
-    """Return the tools. :raises Refused: a tool's parameters are no object."""
+    """Return the tools.
+
+    :raises Refused: a tool's parameters are no object, or those of a strict one cannot be expressed.
+    """
     listed = [_tool(tool) for tool in tools]
     if listed and cached:
         listed[-1]["cache_control"] = CACHE
@@ -180,7 +183,11 @@ def _tool(tool: Tool) -> Block:
         made["description"] = tool.description
     if not tool.strict:
         return {**made, "input_schema": schema}
-    return {**made, "input_schema": acceptable(schema, f"the schema of tool {tool.name!r}"), "strict": True}
+    try:
+        strict = acceptable(schema, f"the schema of tool {tool.name!r}")
+    except OutputSchemaError as e:
+        raise Refused(e.args[0], reason="tools") from e
+    return {**made, "input_schema": strict, "strict": True}
 
 
 def tool_choice(choice: ToolChoice | None, tools: Sequence[Tool], parallel: bool | None) -> Block | None:

@@ -1,4 +1,4 @@
-"""Results whose size nobody names: whether they came whole is told by their rows, against the batch's counts."""
+"""Results whose size nobody names: their rows, against the batch's counts, tell whether they came whole."""
 
 from __future__ import annotations
 

@@ -394,6 +394,8 @@ def test_a_strict_tool_has_a_schema_that_the_protocol_takes() -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{**TOOL, "function": {"name": "x", "strict": True, "parameters": {}}}]}, "tools"),
+        ({"tools": [{**TOOL, "function": {"name": "x", "examples": ["y"]}}]}, "examples"),
         (
             {"tools": [{"type": "function", "function": {"name": "x", "parameters": {"type": "array"}}}]},
             "tools",
