@@ -28,6 +28,12 @@ Which file holds what:
                           ``gemini_lines`` (its dialect), ``gemini_members`` (what its requests may hold),
                           ``gemini_requests`` and ``gemini_schemas`` (to OpenAI's form), ``gemini_replies``
                           (back from it), ``gemini_objects``, ``gemini_refusals``
+``azure_api``             Azure OpenAI: OpenAI's handlers and dialect with what differs; ``azure_lines``
+``mistral_api``           Mistral: ``mistral_files``, ``mistral_jobs`` and ``mistral_list``,
+                          ``mistral_create``, ``mistral_validation`` (a file checked at upload),
+                          ``mistral_lines`` (its dialect), ``mistral_bodies`` (to OpenAI's form and back),
+                          ``mistral_objects``, ``mistral_paths`` (what needs no key)
+``looks``                 how a scenario shows batches differently from look to look
 ``openai_api``, ``admin_api``, ``uploads``, ``downloads``, ``app``, ``serving``   HTTP
 ========================  ==========================================================================
 """

@@ -13,7 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from airflow_batch_llm.server.anthropic_create import receive_body, split_requests
+from airflow_batch_llm.server.anthropic_create import split_requests
 from airflow_batch_llm.server.anthropic_lines import AnthropicDialect
 from airflow_batch_llm.server.anthropic_objects import (
     RESULTS_LIFE,
@@ -31,6 +31,7 @@ from airflow_batch_llm.server.openai_objects import BadCall
 from airflow_batch_llm.server.scenario import BatchRule, Scenario
 from airflow_batch_llm.server.services import Services
 from airflow_batch_llm.server.translation import CHAT
+from airflow_batch_llm.server.uploads import receive_body
 
 _BATCHES = "/anthropic/v1/messages/batches"
 _DIALECT = AnthropicDialect.name

@@ -1,6 +1,6 @@
-"""The body of a create call: received into a file, checked, and split into one line for each request.
+"""The body of a create call: checked, and split into one line for each request.
 
-The body is written to disk as it arrives and then read through a memory map, once: memory holds where each
+The body was written to disk as it arrived and is read through a memory map, once: memory holds where each
 request begins and its id, never the requests.
 """
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-from starlette.requests import Request as HttpRequest
 
 from airflow_batch_llm.server.anthropic_cache import PrefixLedger
 from airflow_batch_llm.server.anthropic_lines import StoredLine
@@ -32,21 +31,6 @@ _create = msgspec.json.Decoder(_Create)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
-
-
-async def receive_body(request: HttpRequest, target: Path, *, max_bytes: int) -> None:
-    """Write the body to a file. One that is too long is read to its end, then refused.
-
-    :raises BadCall: 413, above ``max_bytes``.
-    """
-    size = 0
-    with target.open("wb") as file:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size <= max_bytes:
-                file.write(chunk)
-    if size > max_bytes:
-        raise BadCall(f"The request exceeds the maximum size of {max_bytes} bytes.", status=413)
 
 
 def split_requests(source: Path, target: Path, limits: ServerLimits, unknown_models: Collection[str]) -> int:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +13,21 @@ from starlette.responses import JSONResponse, Response
 from airflow_batch_llm.server.batches import StoredBatch
 from airflow_batch_llm.server.call_faults import Handler, spoiled
 from airflow_batch_llm.server.downloads import Download
-from airflow_batch_llm.server.files import StoredFile
 from airflow_batch_llm.server.looks import look_at, look_of
-from airflow_batch_llm.server.mistral_files import MistralFiles, names_a_line, refused, scenario_fault
+from airflow_batch_llm.server.mistral_create import JobMaker, LinesRefused
+from airflow_batch_llm.server.mistral_files import MistralFiles, refused
 from airflow_batch_llm.server.mistral_lines import MistralDialect
 from airflow_batch_llm.server.mistral_list import JobFilter
-from airflow_batch_llm.server.mistral_objects import CreateJob, job_object, parse_create, rows_of
+from airflow_batch_llm.server.mistral_objects import job_object, rows_of
 from airflow_batch_llm.server.mistral_paths import as_uuid
-from airflow_batch_llm.server.mistral_validation import LineFault, check_line
 from airflow_batch_llm.server.openai_objects import BadCall
-from airflow_batch_llm.server.scenario import BatchRule
 from airflow_batch_llm.server.services import Services
+from airflow_batch_llm.server.uploads import receive_body
 
-#: Results do not expire: a hundred years, in seconds.
-_FOR_EVER = 100 * 365 * 86_400
 _TRUE = ("true", "1", "True")
 
 _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
-
-
-class LinesRefused(Exception):
-    """Requests that came along with a create call are wrong."""
-
-    def __init__(self, faults: list[LineFault]) -> None:
-        super().__init__()
-        self.faults = faults
 
 
 class MistralJobs:
@@ -49,7 +35,7 @@ class MistralJobs:
 
     def __init__(self, services: Services, files: MistralFiles) -> None:
         self._services = services
-        self._files = files
+        self._jobs = JobMaker(services, files)
         self._limits = services.limits.of(MistralDialect.name)
         self._retrieve_spoiled = spoiled("retrieve", self._retrieve, services.scenarios)
         self._results_spoiled = spoiled("download", self._results, services.scenarios)
@@ -66,86 +52,16 @@ class MistralJobs:
 
     # -- creating ------------------------------------------------------------------------------------
     async def _create(self, request: HttpRequest) -> Response:
-        body = await self._body(request)
+        body = self._services.files.new_temporary()
         try:
-            batch = await run_sync(self._new, body)
+            await receive_body(request, body, max_bytes=self._limits.max_bytes)
+            batch = await run_sync(self._jobs.create, body)
         except LinesRefused as e:
             return refused(e.faults)
+        finally:
+            body.unlink(missing_ok=True)
         self._services.engine.wake()
         return JSONResponse(await run_sync(self._shown, batch))
-
-    async def _body(self, request: HttpRequest) -> bytes:
-        body = bytearray()
-        async for chunk in request.stream():
-            if len(body) <= self._limits.max_bytes:
-                body += chunk
-        if len(body) > self._limits.max_bytes:
-            raise BadCall("The body is too long.", status=413)
-        return bytes(body)
-
-    def _new(self, body: bytes) -> StoredBatch:
-        order = parse_create(body, self._services.scenarios.current()[1].unknown_models)
-        given = [self._files.get(file_id) for file_id in order.input_files or ()]
-        if any(stored.purpose != "batch" for stored in given):
-            raise BadCall("A file is not for batches.", status=422, param="input_files")
-        faults = _faults(order.requests or ())
-        self._refuse(order, faults)
-        input_file = given[0] if len(given) == 1 else self._joined(given, order.requests or ())
-        return self._services.batches.create(
-            dialect=MistralDialect.name,
-            endpoint=order.endpoint,
-            input_file_id=input_file.id,
-            completion_window=f"{order.timeout_hours}h",
-            metadata=order.metadata,
-            output_seconds=_FOR_EVER,
-            batch_id=str(uuid.uuid4()),
-            model=order.model,
-            extra={
-                "input_files": [stored.id for stored in given],
-                "requests": input_file.lines,
-                "result_ids": {kind: str(uuid.uuid4()) for kind in ("output", "error")},
-            },
-        )
-
-    def _refuse(self, order: CreateJob, faults: list[LineFault]) -> None:
-        """:raises BadCall: the queue is full. :raises LinesRefused: requests that came along are wrong."""
-
-        def refuses(rule: BatchRule) -> bool:
-            return rule.fault == "queue_full" or (bool(order.requests) and names_a_line(rule))
-
-        if faults:
-            raise LinesRefused(faults)
-        rule = self._services.scenarios.draw_refusal(refuses)
-        if rule is not None and rule.fault == "queue_full":
-            raise BadCall("Too many requests are pending in this workspace.", status=rule.status or 429)
-        if rule is not None:
-            raise LinesRefused([scenario_fault(rule)])
-
-    def _joined(self, given: Sequence[StoredFile], requests: Sequence[msgspec.Raw]) -> StoredFile:
-        """Write several files, or the requests that came along, as one that no client sees."""
-        files = self._services.files
-        temporary = files.new_temporary()
-        try:
-            with temporary.open("wb") as target:
-                for stored in given:
-                    with files.path(stored.id).open("rb") as source:
-                        shutil.copyfileobj(source, target)
-                    if not _ends_line(files.path(stored.id)):
-                        target.write(b"\n")
-                for request in requests:
-                    target.write(_encoder.encode(_any.decode(request)) + b"\n")
-            return files.add(
-                temporary,
-                filename="requests.jsonl",
-                purpose="batch",
-                lines=sum(stored.lines for stored in given) + len(requests),
-                life=None,
-                file_id=str(uuid.uuid4()),
-                dialect=MistralDialect.name,
-                extra={"joined": True},
-            )
-        finally:
-            temporary.unlink(missing_ok=True)
 
     # -- looking -------------------------------------------------------------------------------------
     async def _list(self, request: HttpRequest) -> Response:
@@ -227,7 +143,7 @@ class MistralJobs:
         batch = await self._batch(request)
         if not await run_sync(self._services.batches.delete, batch):
             raise BadCall("A job that is not at rest cannot be deleted.", status=409)
-        if not batch.kept["input_files"]:
+        if len(batch.kept["input_files"]) != 1:  # a file of its own
             await run_sync(self._services.files.delete, batch.input_file_id)
         return JSONResponse({"id": batch.id, "object": "batch", "deleted": True})
 
@@ -240,17 +156,6 @@ class _Once(Download):
             await super().__call__(scope, receive, send)
         finally:
             self._path.unlink(missing_ok=True)
-
-
-def _faults(requests: Sequence[msgspec.Raw]) -> list[LineFault]:
-    checked = ((number, check_line(bytes(request))) for number, request in enumerate(requests, start=1))
-    return [LineFault(number, fault) for number, fault in checked if fault is not None]
-
-
-def _ends_line(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read(1) == b"\n"
 
 
 def _not_found() -> BadCall:

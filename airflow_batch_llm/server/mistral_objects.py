@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,13 @@ class CreateJob(msgspec.Struct):
 _create = msgspec.json.Decoder(CreateJob)
 
 
-def parse_create(body: bytes, unknown_models: tuple[str, ...]) -> CreateJob:
-    """:raises BadCall: 422, not JSON, or a member is missing or wrong."""
+def parse_create(body: memoryview) -> CreateJob:
+    """Read a create call; its requests are parts of the body.
+
+    :raises BadCall: 422, not JSON, or a member is missing or of another type.
+    """
     try:
-        order = _create.decode(body)
+        return _create.decode(body)
     except msgspec.ValidationError as e:
         # Types and the place, never a value.
         text = str(e)
@@ -62,6 +65,10 @@ def parse_create(body: bytes, unknown_models: tuple[str, ...]) -> CreateJob:
         raise _wrong("Input is missing or has the wrong type.", named[1] if named else "body") from e
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise _wrong("Invalid JSON.", "body", "json_invalid") from e
+
+
+def check_create(order: CreateJob, unknown_models: Collection[str]) -> None:
+    """:raises BadCall: 422, a member has a value that it cannot have."""
     if order.endpoint not in MEMBERS:
         raise _wrong("This endpoint is not simulated or cannot be used in a batch.", "endpoint", "enum")
     if not _HOURS[0] <= order.timeout_hours <= _HOURS[1]:
@@ -74,7 +81,6 @@ def parse_create(body: bytes, unknown_models: tuple[str, ...]) -> CreateJob:
         raise _wrong("Either input_files or requests is required.", "input_files", "missing")
     if order.requests and len(order.requests) > MOST_INLINE:
         raise _wrong(f"At most {MOST_INLINE} requests can go along.", "requests", "too_long")
-    return order
 
 
 def _wrong(message: str, param: str, code: str | None = None) -> BadCall:

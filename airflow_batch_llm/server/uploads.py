@@ -1,4 +1,4 @@
-"""Reads a multipart upload straight to disk, in the pieces in which it arrives."""
+"""Reads a multipart upload, or a body as it is, straight to disk, in the pieces in which it arrives."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request as HttpRequest
+
+from airflow_batch_llm.server.openai_objects import BadCall
 
 _MAX_FIELD = 4_096
 
@@ -54,6 +56,21 @@ async def receive_upload(request: HttpRequest, target: Path, *, max_bytes: int) 
     if reader.upload.size > max_bytes:
         raise UploadRefused(f"The file is larger than {max_bytes} bytes.", status=413, param="file")
     return reader.upload
+
+
+async def receive_body(request: HttpRequest, target: Path, *, max_bytes: int) -> None:
+    """Write the body to a file. One that is too long is read to its end, then refused.
+
+    :raises BadCall: 413, above ``max_bytes``.
+    """
+    size = 0
+    with target.open("wb") as file:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size <= max_bytes:
+                file.write(chunk)
+    if size > max_bytes:
+        raise BadCall(f"The request exceeds the maximum size of {max_bytes} bytes.", status=413)
 
 
 @contextlib.contextmanager
