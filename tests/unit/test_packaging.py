@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from airflow_batch_llm import __version__
-from airflow_batch_llm.backends.dialects import DIALECTS
+from airflow_batch_llm.backends import providers
 from airflow_batch_llm.cli import main as cli
 from airflow_batch_llm.exceptions import ConfigurationError
 from airflow_batch_llm.get_provider_info import get_provider_info
@@ -157,8 +157,8 @@ def test_every_operator_and_trigger_module_is_in_the_provider_description() -> N
                 assert f"airflow_batch_llm.{kind}.{path.stem}" in listed
 
 
-def test_the_form_offers_the_dialects_there_are() -> None:
-    assert CONNECTION["conn-fields"]["dialect"]["schema"]["enum"] == list(DIALECTS)
+def test_the_form_offers_the_providers_there_are() -> None:
+    assert CONNECTION["conn-fields"]["dialect"]["schema"]["enum"] == list(providers())
 
 
 def test_every_setting_of_the_section_is_read_and_has_a_usable_default() -> None:
