@@ -19,13 +19,22 @@ TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(5)}
 #: A short lease, so that what is in doubt is resolved soon.
 SHORT = Settings(create_timeout=1.0, lease_margin=0.5, look_apart=0.1, queue_wait=0.1)
 
-#: Met only where a job or batch is past its time, a connection is held, a batch was accepted twice, or one is
-#: judged again: killed at there.
+#: Met only where a job or batch is past its time, a connection is held, a batch was accepted twice, refused
+#: before it was made or found without a mark, or one is judged again: killed at there.
 ELSEWHERE = {
     "deadline.before_given_up": "test_on_deadline.py",
     "hold.after_made": "test_holds.py",
     "hold.probe_taken": "test_holds.py",
+    "doubt.before_adopted": "test_unmarked_kills.py",
+    "doubt.after_adopted": "test_unmarked_kills.py",
+    "doubt.before_confirmed": "test_unmarked_kills.py",
+    "doubt.after_confirmed": "test_unmarked_kills.py",
+    "doubt.before_disowned": "test_unmarked_kills.py",
+    "doubt.after_disowned": "test_unmarked_kills.py",
     "observe.before_cancel": "test_time_limits.py",
+    "refused.before_outcomes": "test_refused_lines.py",
+    "refused.before_closed": "test_refused_lines.py",
+    "refused.after_closed": "test_refused_lines.py",
     "submit.after_duplicate": "test_zombies.py",
     "rejudge.before_reconciled": "test_judging_again.py",
     "reuse.looked_up": "test_reuse_kills.py",
