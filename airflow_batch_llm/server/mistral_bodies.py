@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_batch_llm.server.translation import BadRequest, image_part, read_failure
+from airflow_batch_llm.server.translation import BadRequest, file_part, image_part, read_failure, tool_call
 from airflow_batch_llm.server.wire import Reply
 
 _CHAT = "/v1/chat/completions"
@@ -91,13 +91,28 @@ def _message(message: Any) -> Any:
     made = {name: value for name, value in message.items() if name != "prefix"}
     if isinstance(message.get("content"), list):
         made["content"] = [_part(part) for part in message["content"]]
+    if isinstance(message.get("tool_calls"), list):
+        made["tool_calls"] = [_call(call) for call in message["tool_calls"]]
     return made
 
 
 def _part(part: Any) -> Any:
-    if isinstance(part, dict) and part.get("type") == "image_url" and isinstance(part.get("image_url"), str):
-        return image_part(part["image_url"])
-    return part
+    """Return a part of a message. An image's address may be a plain string, a document's always is."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    address = part.get(kind) if kind in ("image_url", "document_url") else None
+    if not isinstance(address, str):
+        return part
+    if kind == "image_url":
+        return image_part(address)
+    return file_part(address, str(part.get("document_name") or ""))
+
+
+def _call(call: Any) -> Any:
+    """Return a call that the assistant made. Its arguments may be a text of JSON, or the value."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or isinstance(function.get("arguments"), str):
+        return call
+    return tool_call(str(call.get("id", "")), str(function.get("name", "")), function.get("arguments"))
 
 
 def _embeddings_request(body: dict[str, Any]) -> dict[str, Any]:
