@@ -224,8 +224,8 @@ def provider_table() -> str:
         )
         for row in providers().values()
     ]
-    head = ("name", "who", "protocol", "base URL", "key", "endpoints", "requests", "batch", "request", "window")
-    return _table(head, rows)
+    head = ("name", "who", "protocol", "base URL", "key", "endpoints")
+    return _table((*head, "requests", "batch", "request", "window"), rows)
 
 
 def capability_table() -> str:
@@ -246,8 +246,8 @@ def capability_table() -> str:
                 row.tested,
             )
         )
-    head = ("name", "found again by", "partial results", "schema sent in", "tools", "images", "`cache_prefix`")
-    return _table((*head, "tested"), rows)
+    head = ("name", "found again by", "partial results", "schema sent in", "tools", "images")
+    return _table((*head, "`cache_prefix`", "tested"), rows)
 
 
 def provider_notes() -> str:
