@@ -8,19 +8,22 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import URL, inspect, text
+from sqlalchemy import URL, insert, inspect, text
 
 from airflow_batch_llm.core.model import JobKey
 from airflow_batch_llm.exceptions import LedgerSchemaError, LedgerUnavailable
-from airflow_batch_llm.storage.engine import make_engine
+from airflow_batch_llm.storage import migrate as migrate_module
+from airflow_batch_llm.storage.engine import make_engine, writing
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.migrate import HEAD_REVISION, VERSION_TABLE, check, migrate
-from airflow_batch_llm.storage.schema import metadata
+from airflow_batch_llm.storage.schema import batch, metadata
 from airflow_batch_llm.storage.workspace import ObjectWorkspace
+from tests.mariadb import execute
 
 _MIGRATE = """
 import sys
-from airflow_batch_llm.storage.engine import make_engine
+from airflow_batch_llm.storage import migrate as migrate_module
+from airflow_batch_llm.storage.engine import make_engine, writing
 from airflow_batch_llm.storage.migrate import migrate
 print(migrate(make_engine(sys.argv[1]), sys.argv[2] or None))
 """
@@ -62,6 +65,43 @@ def test_the_migrations_make_what_the_schema_says_on_postgresql(postgres_url: Ca
         assert compare_metadata(context, metadata) == []
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_ledger_of_the_version_before_keeps_its_batches(
+    cut: bool, empty_address: tuple[URL, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a migration was cut after its first column, as MySQL keeps that."""
+    url, schema = empty_address
+    engine = make_engine(url)
+    if schema and engine.dialect.name == "mariadb":  # a database of its own, that tests share
+        execute(url, f"DROP DATABASE IF EXISTS `{schema}`")
+    with monkeypatch.context() as before:
+        before.setattr(migrate_module, "HEAD_REVISION", "0003")
+        assert migrate(engine, schema) == "0003"
+    job, ledger = JobKey("n", "d", "r", "t"), SqlLedger(engine, schema=schema)
+    columns = {c.name: _SOME.get(c.name, 1) for c in batch.c if not c.nullable} | {"job_id": job.job_id}
+    with writing(ledger.engine) as connection:
+        connection.execute(insert(batch).values(**columns))
+        if cut and engine.dialect.name in ("mysql", "mariadb"):
+            place = f"`{schema}`." if schema else ""
+            connection.execute(text(f"ALTER TABLE {place}batch_llm_batch ADD COLUMN provisional BOOL"))
+    with pytest.raises(LedgerSchemaError, match="batch-llm db migrate"):
+        check(engine, schema)
+    migrate(engine, schema)
+    check(engine, schema)
+    (kept,) = ledger.batches(job.job_id)
+    assert not kept.provisional and kept.not_ours == () and kept.batch_id == "b"
+
+
+_SOME = {
+    "batch_id": "b",
+    "kind": "primary",
+    "state": "planned",
+    **dict.fromkeys(["conn_id", "provider", "model", "plan_id", "path", "sha256"], "x"),
+    **dict.fromkeys(["overrides", "counts"], "{}"),
+    "files": "[]",
+}
+
+
 def test_a_login_that_may_not_connect_is_told_without_its_password(postgres_url: Callable[[], URL]) -> None:
     url = postgres_url().set(username="nobody", password="s3cr3t")
     with pytest.raises(LedgerUnavailable) as caught:
@@ -74,11 +114,8 @@ def test_a_server_that_ends_our_session_is_unavailable(postgres_url: Callable[[]
     migrate(engine)
     ledger = SqlLedger(engine)
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-    with pytest.raises(LedgerUnavailable):
-        from airflow_batch_llm.storage.engine import writing
-
-        with writing(ledger.engine) as connection:
-            connection.execute(text(end))
+    with pytest.raises(LedgerUnavailable), writing(ledger.engine) as connection:
+        connection.execute(text(end))
     assert ledger.get_job("x") is None
 
 
