@@ -44,6 +44,7 @@ STOP_REASONS: dict[str, Stop] = {
 }
 #: What a row that did not run says: not executed, not charged.
 NOT_RUN = {"canceled": Verdict.CANCELLED, "expired": Verdict.EXPIRED}
+_OWN_FAULT = "api_error"
 _PLAIN = frozenset({"end_turn", "stop_sequence"})
 _SILENT = frozenset({"thinking", "redacted_thinking"})
 
@@ -150,7 +151,9 @@ def _row_of(wire_id: str, value: dict[str, Any]) -> Row:
 def _error(wire_id: str, error: Any) -> Row:
     """Return the row of an error, which lies one level deeper than its envelope's own ``type``."""
     facts = read_error(error)
-    verdict = verdict_of_error(facts.code, facts.type, facts.status)
+    # OGX has one type for every failure of its model server; the status in the text says more.
+    kind = "" if facts.type == _OWN_FAULT and facts.status is not None else facts.type
+    verdict = verdict_of_error(facts.code, kind, facts.status)
     if verdict is Verdict.BAD_REQUEST:
         verdict = verdict_of_message(facts.message) or verdict
     return Row(wire_id, verdict, facts.code or facts.type or "errored", facts.message[:MESSAGE_LIMIT])

@@ -183,6 +183,20 @@ def test_what_only_the_text_tells_is_heard(text: str, verdict: Verdict) -> None:
     assert errored("invalid_request_error", text).verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("Error code: 429 - {'error': {'message': 'slow down'}}", Verdict.RATE_LIMITED),
+        ("Error code: 400 - {'error': {'message': 'bad'}}", Verdict.BAD_REQUEST),
+        ("Error code: 500 - {'error': {'message': 'oops'}}", Verdict.SERVER_ERROR),
+        ("Unexpected streaming response", Verdict.SERVER_ERROR),
+    ],
+)
+def test_a_gateways_error_is_told_apart_by_the_status_in_its_text(text: str, verdict: Verdict) -> None:
+    row = decode({"type": "errored", "error": {"type": "api_error", "message": text}})
+    assert (row.verdict, row.code) == (verdict, "api_error")
+
+
 # -- usage -----------------------------------------------------------------------------------------
 def test_cached_tokens_are_part_of_the_input() -> None:
     usage = {
