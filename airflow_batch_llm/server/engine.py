@@ -143,7 +143,7 @@ class Engine:
             error = LineError(rule.code, "The scenario refuses this batch.", rule.param, rule.line)
         else:
             stored = self._files.get(batch.input_file_id)
-            if stored is not None and stored.purpose == "batch":
+            if stored is not None and stored.purpose == "batch" and stored.dialect == batch.dialect:
                 return self._check(batch, scenario)
             error = LineError(
                 "invalid_request", "The input file does not exist or is not for batches.", "file_id"

@@ -144,6 +144,8 @@ def test_files_are_listed_and_deleted_apart_from_those_of_other_protocols(v1: Az
     file_id = v1.file(lines(1))
     assert file_id in [stored["id"] for stored in v1.http.get("/files").json()["data"]]
     assert api.http.get(f"/files/{file_id}").status_code == 404
+    [error] = api.until(api.create(file_id).json()["id"])["errors"]["data"]
+    assert error["param"] == "file_id"
     assert v1.http.delete(f"/files/{file_id}").json() == {"id": file_id, "object": "file", "deleted": True}
     assert v1.http.get(f"/files/{file_id}").status_code == 404
 
