@@ -22,8 +22,8 @@ _DAY = 86_400
 _EXPIRY = (14 * _DAY, 30 * _DAY)
 #: The first version of the legacy API that knows when files expire.
 _EXPIRY_SINCE = "2025-03-01"
-#: Seconds between two looks at a file that is not ready.
-_LOOK_AGAIN = 5.0
+#: Least and most seconds between two looks at a file that is not ready.
+_LOOK_AGAIN = (0.5, 10.0)
 #: How long a file may stay unready, in seconds, before the create call is left to say what is wrong.
 _SETTLING = 900.0
 
@@ -53,8 +53,8 @@ _V1 = Dialect(
         "The model is the name of a deployment of the type Global Batch or Data Zone Batch.",
         "Batches do not expire: one is given up after 14 days, a job after its `job_timeout`.",
         "Embeddings, completions and moderations are not offered in batches.",
-        "With `api_version` the API with dates is used; before 2025-03-01-preview its files do not expire, so "
-        "they are deleted as soon as they were read.",
+        "With `api_version` the API with dates is used; before 2025-03-01-preview its files do not expire, "
+        "and are deleted as soon as they were read.",
     ),
 )
 _LEGACY = replace(
@@ -81,8 +81,9 @@ class AzureBackend(OpenAIBackend):
             raise Refused(f"file {file.id} could not be read by {self.provider}", reason="file_unreadable")
         if status not in _NOT_READY:
             return None
-        settled = file.created_at is not None and time.time() > file.created_at + _SETTLING
-        return None if settled else _LOOK_AGAIN
+        age = time.time() - file.created_at if file.created_at is not None else 0.0
+        least, most = _LOOK_AGAIN
+        return None if age > _SETTLING else min(max(age / 2, least), most)
 
 
 def _build(provider: Provider, address: str, api_key: str, options: BackendOptions) -> Backend:

@@ -127,6 +127,15 @@ def test_an_upload_is_used_once_it_was_processed(azure: Azure, status: str | Non
     assert azure.last.path == "/openai/v1/files/file-1"
 
 
+def test_a_file_is_looked_at_less_often_the_longer_it_takes(azure: Azure) -> None:
+    ages = (0, 8, 600)
+    azure.server.script = [
+        Reply(200, {"id": "file-1", "status": "pending", "created_at": time.time() - age}) for age in ages
+    ]
+    waits = [azure.run(lambda backend: backend.ready("file-1")) or 0.0 for _ in ages]
+    assert waits == sorted(waits) and 0 < waits[0] < waits[1] < waits[2] <= 10
+
+
 def test_a_status_that_never_moves_does_not_hold_the_batch_for_ever(azure: Azure) -> None:
     azure.server.script = [Reply(200, {"id": "file-1", "status": "uploaded", "created_at": 1_700_000_000})]
     assert azure.run(lambda backend: backend.ready("file-1")) is None
