@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_batch_llm.cli.show import batch_facts
 from airflow_batch_llm.core import doubts
 from airflow_batch_llm.core.by_hand import Declined, abandon_doubt, abandon_running, adopt, cancel
 from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, Job, JobState
@@ -68,6 +69,7 @@ def test_one_that_runs_is_adopted_provisionally_when_the_lease_is_over_and_confi
     batch = only(job)
     assert batch.provisional and batch.state is BatchState.SUBMITTED
     assert progress.provisional == progress.provider_batches == (batch.provider_batch_id,)
+    assert batch_facts(batch)["provisional"] is True
     done = finish(job, street)
     assert done.counts["answered"] == street.rows and street.creates() == 1
     assert not only(job).provisional and only(job).provider_batch_id == batch.provider_batch_id

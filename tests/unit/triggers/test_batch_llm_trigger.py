@@ -28,6 +28,7 @@ FULL: dict[str, Any] = {
     "interval_min": 2.5,
     "interval_max": 40.0,
     "cancel_on_kill": True,
+    "provisional": ["b2"],
     "version": 1,
 }
 
@@ -66,6 +67,7 @@ def test_a_row_of_the_first_release_still_loads() -> None:
     )
     assert trigger.serialize()[1]["cancel_on_kill"] is False
     assert trigger.serialize()[1]["deadline"] is None
+    assert trigger.serialize()[1]["provisional"] == []
 
 
 def test_a_row_of_a_later_release_still_loads() -> None:
@@ -108,6 +110,7 @@ def killed(
     cancel_on_kill: bool = True,
     map_index: int = -1,
     has_task_instance: bool = True,
+    provisional: list[str] | None = None,
 ) -> None:
     """Call ``on_kill`` where Airflow's API says these states of run ``r``."""
 
@@ -118,7 +121,9 @@ def killed(
         return {"r": states} if states else {}
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(get_task_states))
-    trigger = BatchLLMTrigger(conn_id="llm_batch", batches=["b1", "b2"], cancel_on_kill=cancel_on_kill)
+    trigger = BatchLLMTrigger(
+        conn_id="llm_batch", batches=["b1", "b2"], cancel_on_kill=cancel_on_kill, provisional=provisional
+    )
     if has_task_instance:
         ti = SimpleNamespace(dag_id="d", task_id="g.t", run_id="r", map_index=map_index)
         monkeypatch.setattr(BatchLLMTrigger, "task_instance", ti)
@@ -151,6 +156,13 @@ def test_a_batch_that_has_ended_is_left_alone(
     """The task went on elsewhere and succeeded; a triggerer that hung is told of it late."""
     cancels.routes["GET /v1/batches/b1"] = shown("completed", "b1")
     killed(monkeypatch, {"g.t": "success"})
+    assert cancelled(cancels) == ["/v1/batches/b2/cancel"]
+
+
+def test_what_may_be_somebody_elses_is_never_cancelled(
+    monkeypatch: pytest.MonkeyPatch, cancels: ScriptedServer
+) -> None:
+    killed(monkeypatch, {"g.t": "failed"}, provisional=["b1"])
     assert cancelled(cancels) == ["/v1/batches/b2/cancel"]
 
 
