@@ -182,6 +182,8 @@ class Ogx(PeerServer):
     health = "/v1/health"
     #: What OGX calls the one model: its provider's name before the model's own.
     model = "chat/m-1"
+    #: The same model behind the provider that can translate Anthropic's messages.
+    translated_model = "translated/m-1"
 
     def __init__(self, folder: Path, upstream: str) -> None:
         super().__init__(folder)
@@ -208,7 +210,12 @@ class Ogx(PeerServer):
                         "provider_id": "chat",
                         "provider_type": "remote::passthrough",
                         "config": {"base_url": self._upstream, "api_key": "none"},
-                    }
+                    },
+                    {
+                        "provider_id": "translated",
+                        "provider_type": "remote::openai",
+                        "config": {"base_url": f"{self._upstream}/v1", "api_key": "none"},
+                    },
                 ],
                 "files": [
                     {
@@ -249,11 +256,12 @@ class Ogx(PeerServer):
                 "models": [
                     {
                         "model_id": "m-1",
-                        "provider_id": "chat",
+                        "provider_id": provider,
                         "provider_model_id": "m-1",
                         "model_type": "llm",
                         "metadata": {},
                     }
+                    for provider in ("chat", "translated")
                 ]
             },
             "server": {"host": "127.0.0.1", "port": self.port},

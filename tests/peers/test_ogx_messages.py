@@ -21,7 +21,7 @@ from tests.peers.chat_server import SLOW, ChatServer
 from tests.peers.servers import Ogx
 from tests.peers.test_ogx import RATE_LIMIT, SERVER_ERROR, TOO_LONG, assert_paid_once, texts
 
-TEMPLATE = RequestTemplate(CHAT, Ogx.model, {"max_tokens": 100})
+TEMPLATE = RequestTemplate(CHAT, Ogx.translated_model, {"max_tokens": 100})
 
 
 @pytest.fixture
@@ -57,9 +57,8 @@ def test_a_clean_job_in_several_batches_lands_whole(ogx: Ogx, chat: ChatServer, 
 def test_rows_that_fail_are_told_apart_by_the_status_in_their_text(chat: ChatServer, job_with: Any) -> None:
     prompts = texts("failing message", 4)
     for number, fault in enumerate((SERVER_ERROR, RATE_LIMIT, TOO_LONG)):
-        # OGX's own client tries twice more.
         chat.fail(f"failing message {number}", *[fault] * 3)
-    job = job_with(prompts, policy=RowRetry(max_rounds=1))
+    job = job_with(prompts, policy=RowRetry(max_rounds=3))
     job.run()
     verdicts = {custom_id: verdict for custom_id, (verdict, _) in job.verdicts(round=0).items()}
     assert verdicts["t-0"] == "server_error" and verdicts["t-1"] == "rate_limited"
