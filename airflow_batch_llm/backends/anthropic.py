@@ -291,7 +291,7 @@ def providers() -> tuple[Provider, ...]:
             endpoints=frozenset({CHAT}),
             build=_build,
             marks_batches=False,
-            wire_tested=("LLMock",),
+            wire_tested=("LLMock", "OGX"),
             notes=(
                 "Requests go along with the create call; nothing is uploaded.",
                 "`max_tokens` must be given.",

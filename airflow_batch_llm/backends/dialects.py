@@ -105,6 +105,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect(
             name="openai",
             title="OpenAI",
+            wire_tested=("AIBrix", "LLMock", "OGX"),
             base_url="https://api.openai.com/v1",
             limits=_limits(50_000, 200, 200, per_hour=2_000),  # no limit on a line is documented
             max_tokens_field="max_completion_tokens",
@@ -115,6 +116,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect(
             name="groq",
             title="Groq",
+            wire_tested=("LLMock",),
             base_url="https://api.groq.com/openai/v1",
             # The guide says 200 MB, the SDK 100 MB.
             limits=_limits(50_000, 100, 10),
@@ -195,6 +197,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect(
             name="aibrix",
             title="AIBrix",
+            wire_tested=("AIBrix",),
             base_url=None,
             limits=_SMALLEST,
             endpoints=frozenset({CHAT, COMPLETIONS, EMBEDDINGS}),
@@ -216,6 +219,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect(
             name="ogx",
             title="OGX",
+            wire_tested=("OGX",),
             base_url=None,
             limits=_SMALLEST,
             key_required=False,
@@ -228,6 +232,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect(
             name="generic",
             title="any server with OpenAI's files and batches",
+            wire_tested=("AIBrix", "LLMock", "OGX"),
             base_url=None,
             limits=_SMALLEST,
             key_required=False,

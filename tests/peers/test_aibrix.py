@@ -76,7 +76,7 @@ def assert_all_landed(job: PeerBench) -> None:
     job.assert_accounted()
 
 
-@pytest.mark.parametrize("dialect", ["openai", "generic"])
+@pytest.mark.parametrize("dialect", ["openai", "generic", "aibrix"])
 def test_a_clean_job_in_several_batches_lands_whole(make: Callable[..., PeerBench], dialect: str) -> None:
     job = make(FEW, dialect=dialect, options={"max_requests": 4})
     assert job.run().state is JobState.SETTLED

@@ -39,7 +39,7 @@ def assert_paid_once(job: PeerBench, chat: ChatServer) -> None:
     assert times == {custom_id: int(custom_id in answered) for custom_id in job.texts}
 
 
-@pytest.mark.parametrize("dialect", ["openai", "generic"])
+@pytest.mark.parametrize("dialect", ["openai", "generic", "ogx"])
 def test_a_clean_job_in_several_batches_lands_whole(
     ogx: Ogx, chat: ChatServer, bench_for: Any, dialect: str
 ) -> None:
