@@ -18,7 +18,7 @@ from airflow_batch_llm.core.ports import CreateOrder
 from tests.replay_provider import answer, as_lines
 
 #: Where a bench's own backend would look for its server; nobody asks it.
-NOWHERE: Any = SimpleNamespace(url="http://127.0.0.1:9/v1", api_key="k")
+NOWHERE: Any = SimpleNamespace(url_of=lambda protocol: "http://127.0.0.1:9/v1", api_key="k")
 
 Files = Sequence[tuple[str, bytes]]
 
