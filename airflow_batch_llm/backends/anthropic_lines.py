@@ -104,18 +104,18 @@ class _Encoder:
     def _translated(self, chat: Chat) -> dict[str, Any]:
         if chat.max_tokens is None:
             raise _no_limit()
-        cached = self._template.cache_prefix
+        shared = self._template.shared_messages if self._template.cache_prefix else 0
         known = chat.settings is self._shared.settings
         params = {
             "model": chat.settings.get("model", self._template.model),
             "max_tokens": chat.max_tokens,
             **(self._settings if known else self._params(chat)),
         }
-        system = system_blocks(chat.system, cached=cached)
-        messages, earlier = message_list(chat.turns, cached=cached)
+        system = system_blocks(chat.system, shared=shared)
+        messages = message_list(chat.turns, shared=shared - len(chat.system))
         if chat.tools:
             # The cache's order is tools, system, messages: tools are marked where nothing shared follows.
-            alone = cached and not system and not earlier
+            alone = self._template.cache_prefix and not shared
             same = chat.tools is self._shared.tools and not alone
             params["tools"] = self._tools if same else tool_list(chat.tools, cached=alone)
         choice = self._choice if known and chat.tools is self._shared.tools else self._choice_of(chat)

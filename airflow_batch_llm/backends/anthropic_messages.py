@@ -24,28 +24,31 @@ _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 # -- system, turns ---------------------------------------------------------------------------------
-def system_blocks(system: Iterable[str], *, cached: bool) -> list[Block]:
-    """Return the instructions, one block a message; blank ones, which the protocol refuses, are left out."""
+def system_blocks(system: Sequence[str], *, shared: int) -> list[Block]:
+    """Return the instructions, one block a message; blank ones, which the protocol refuses, are left out.
+
+    :param shared: how many of them all requests have; the end of these is marked.
+    """
     blocks: list[Block] = [{"type": "text", "text": text} for text in system if _says_something(text)]
-    if blocks and cached:
-        blocks[-1]["cache_control"] = CACHE
+    same = sum(map(_says_something, system[: max(shared, 0)]))
+    if same:
+        blocks[same - 1]["cache_control"] = CACHE
     return blocks
 
 
-def message_list(turns: Sequence[Turn], *, cached: bool) -> tuple[list[Block], bool]:
-    """Return the messages, and whether any stands before the user's last turn.
+def message_list(turns: Sequence[Turn], *, shared: int) -> list[Block]:
+    """Return the messages.
 
     Turns of one side that follow each other are one message: the results of several calls must be.
 
-    :param cached: mark the end of what stands before the user's last turn.
+    :param shared: how many turns all requests have; the end of these is marked.
     :raises Refused: a turn that is blank, or holds what its side cannot send.
     """
-    earlier = _before_last_question(turns)
     messages: list[Block] = []
     for place, turn in enumerate(turns):
         role = "assistant" if turn.role == "assistant" else "user"
         blocks = _blocks(turn)
-        if cached and place == earlier:
+        if place == shared - 1:
             blocks[-1]["cache_control"] = CACHE
         if messages and messages[-1]["role"] == role:
             messages[-1]["content"] += blocks
@@ -56,13 +59,7 @@ def message_list(turns: Sequence[Turn], *, cached: bool) -> tuple[list[Block], b
         content = message["content"]
         if len(content) == 1 and content[0].keys() == {"type", "text"}:
             message["content"] = content[0]["text"]
-    return messages, earlier is not None
-
-
-def _before_last_question(turns: Sequence[Turn]) -> int | None:
-    """Return the place of the turn before the user's last one; None where there is none."""
-    places = [place for place, turn in enumerate(turns) if turn.role == "user"]
-    return places[-1] - 1 if places and places[-1] > 0 else None
+    return messages
 
 
 def _check_opening(last: Turn) -> None:

@@ -62,7 +62,7 @@ def capabilities_of(provider: Provider) -> Capabilities:
     plain = _members(backend, _PLAIN, _SAID) or set()
     schema = _members(backend, replace(_PLAIN, output_schema=_SCHEMA), _SAID)
     tools = _members(backend, _PLAIN, _SAID, tools=[_TOOL])
-    prefix = _members(backend, replace(_PLAIN, cache_prefix=True), _SAID)
+    prefix = _members(backend, replace(_PLAIN, cache_prefix=True, shared_messages=1), _SAID)
     taken = {"address": _ADDRESS, "data": _PIXEL}
     images = (name for name, url in taken.items() if _members(backend, _PLAIN, _asked_of(url)) is not None)
     return Capabilities(

@@ -261,6 +261,7 @@ class RequestTemplate:
     :param native: bodies are the provider's own, complete with model; nothing is added or translated.
     :param cache_prefix: mark what all requests begin with for the provider's prompt cache, where it wants
         that marked. No part of the request's identity: the answers are the same.
+    :param shared_messages: how many messages at the beginning of every body are the same for all rows.
     """
 
     endpoint: str
@@ -270,6 +271,7 @@ class RequestTemplate:
     schema_name: str = "answer"
     native: bool = False
     cache_prefix: bool = False
+    shared_messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,12 +283,4 @@ def paced(plans: Sequence[BatchPlan], limits: Limits, start: float) -> tuple[Bat
 
 def batch_template(template: RequestTemplate, model: str, overrides: Mapping[str, Any]) -> RequestTemplate:
     """Return the template with what a batch changes."""
-    return RequestTemplate(
-        endpoint=template.endpoint,
-        model=model,
-        params={**template.params, **overrides},
-        output_schema=template.output_schema,
-        schema_name=template.schema_name,
-        native=template.native,
-        cache_prefix=template.cache_prefix,
-    )
+    return replace(template, model=model, params={**template.params, **overrides})

@@ -30,7 +30,7 @@ from airflow_batch_llm.operators.arguments import (
 from airflow_batch_llm.operators.asking import Asking
 from airflow_batch_llm.operators.base import BatchLLMJobOperator, JobSession, summary
 from airflow_batch_llm.operators.tries import Try, mark_of, mark_until_seen, note_try, tries_with
-from airflow_batch_llm.prompts import RowPrompt
+from airflow_batch_llm.prompts import CompiledPrompt, RowPrompt
 from airflow_batch_llm.schemas import schema_path
 from airflow_batch_llm.sources.base import RowOptions
 from airflow_batch_llm.sources.rows import as_source
@@ -284,7 +284,7 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
             raise ConfigurationError("a prompt is missing: prompt=RowPrompt(...)")
         options = self._row_options()
         return StageOrder(
-            template=self._template(session, source, endpoint, context),
+            template=self._template(session, source, endpoint, prompt, context),
             drafts=lambda: source.drafts(prompt, options),
             mark=mark,
             # Once a try has waited, its job must be in the ledger: one that is not was lost, not new.
@@ -320,7 +320,12 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         }
 
     def _template(
-        self, session: JobSession, source: ResolvedSource, endpoint: str, context: Context
+        self,
+        session: JobSession,
+        source: ResolvedSource,
+        endpoint: str,
+        prompt: CompiledPrompt | None,
+        context: Context,
     ) -> RequestTemplate:
         schema = session.tools.spec.judge.schema
         asked: dict[str, Any] = {
@@ -338,7 +343,13 @@ class BatchLLMSubmitOperator(BatchLLMJobOperator):
         params = resolved(self.request_params, context)
         if self.max_tokens is not None:
             params["max_tokens"] = self.max_tokens
-        return RequestTemplate(model=model, params=params, cache_prefix=self.cache_prefix, **asked)
+        return RequestTemplate(
+            model=model,
+            params=params,
+            cache_prefix=self.cache_prefix,
+            shared_messages=prompt.shared_messages if prompt is not None else 0,
+            **asked,
+        )
 
     def _refuse_when_cleared_alone(self, job: Job | None, mark: int | str, context: Context) -> None:
         """Refuse before anything is paid that no later task would read."""

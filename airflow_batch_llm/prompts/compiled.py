@@ -20,11 +20,15 @@ class CompiledPrompt:
     """Renders rows into caller-level bodies for one endpoint. Holds no state between rows.
 
     :param make: the body of a row.
+    :param shared_messages: how many messages at the beginning of every body are the same for all rows.
     """
 
-    def __init__(self, templates: Templates, make: Callable[[Row], Body]) -> None:
+    def __init__(
+        self, templates: Templates, make: Callable[[Row], Body], *, shared_messages: int = 0
+    ) -> None:
         self._templates = templates
         self._make = make
+        self.shared_messages = shared_messages
 
     @property
     def columns(self) -> frozenset[str]:

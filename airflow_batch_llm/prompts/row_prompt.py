@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from airflow_batch_llm.core.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, MODERATIONS, RESPONSES
@@ -159,27 +160,31 @@ class RowPrompt(Declared):
                 f"the prompt has {unfit[0]}, and the endpoint is {endpoint}: {_INSTEAD[endpoint]}"
             )
         templates = Templates(Renderer(context)(self.vars))
-        return CompiledPrompt(templates, self._maker(context, endpoint, templates))
+        make, shared = self._maker(context, endpoint, templates)
+        return CompiledPrompt(templates, make, shared_messages=shared)
 
-    def _maker(self, context: Context, endpoint: str, templates: Templates) -> Callable[[Row], Body]:
+    def _maker(
+        self, context: Context, endpoint: str, templates: Templates
+    ) -> tuple[Callable[[Row], Body], int]:
+        """Return what makes a body, and how many messages at its beginning are the same for all rows."""
         if self.body_column is not None:
             templates.note_column(self.body_column)
-            return column_body(self.body_column, endpoint)
+            return column_body(self.body_column, endpoint), 0
         if self.body is not None:
             fault = body_fault(self.body, endpoint)
             if fault:
                 raise PromptError(f"the prompt's body {fault}")
-            return given_body(templates.compile(self.body, "the body"))
+            return given_body(templates.compile(self.body, "the body")), 0
         images = [self._reader(image, i, context, templates, endpoint) for i, image in enumerate(self.images)]
         if self.messages is not None:
-            written = given_messages(
-                [_compiled(m, i, templates) for i, m in enumerate(self.messages)], images
-            )
-            return chat_body(None, (), None, written, self._members())
+            compiled = [_compiled(m, i, templates) for i, m in enumerate(self.messages)]
+            alike = takewhile(lambda message: message[1].constant, compiled[:-1])
+            made = chat_body(None, (), None, given_messages(compiled, images), self._members())
+            return made, sum(1 for _ in alike)
         text = self._text(context)
         said = templates.compile(text, "the prompt") if text is not None else None
         if endpoint not in (CHAT, RESPONSES):
-            return text_body(endpoint, said, images)
+            return text_body(endpoint, said, images), 0
         return self._conversation(context, templates, said, images)
 
     def _conversation(
@@ -188,20 +193,22 @@ class RowPrompt(Declared):
         templates: Templates,
         said: Rendering | None,
         images: Sequence[ImageReader],
-    ) -> Callable[[Row], Body]:
+    ) -> tuple[Callable[[Row], Body], int]:
         system = templates.compile(self.system, "the system message") if self.system is not None else None
         examples = self.examples
         if isinstance(examples, str):
             examples = read_examples(Renderer(context).text(examples, "the path of the examples"), context)
         shown = example_messages(examples or (), templates, said)
         members = self._members()
+        # What follows a message that differs from row to row is shared no more.
+        alike = len(shown) + (system is not None) if system is None or system.constant else 0
         if self.history is not None:
             templates.note_column(self.history)
         elif said is not None and not images and not members and (system is None or system.constant):
             first = [{"role": "system", "content": system.value}] if system is not None else []
-            return plain_chat_body([*first, *shown], said)
+            return plain_chat_body([*first, *shown], said), alike
         user = user_message(said, images) if said is not None or images else None
-        return chat_body(system, shown, self.history, user, members)
+        return chat_body(system, shown, self.history, user, members), alike
 
     def _members(self) -> dict[str, Any]:
         members = {"tools": self.tools, "tool_choice": self.tool_choice}

@@ -58,6 +58,7 @@ class Part:
             {"max_tokens": MAX_TOKENS},
             output_schema=self.output_schema,
             cache_prefix=self.output_schema is not None,
+            shared_messages=1,
         )
 
     def drafts(self) -> Iterable[Draft]:

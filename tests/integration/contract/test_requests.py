@@ -200,7 +200,7 @@ def test_a_marked_prefix_changes_no_answer(wire: Wire, job: Job) -> None:
         body = {
             "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
         }
-        made = job(wire, drafts=asked(body), template=wire.template(cache_prefix=cached))
+        made = job(wire, drafts=asked(body), template=wire.template(cache_prefix=cached, shared_messages=1))
         made.run()
         told.append([(answer.custom_id, answer.wire_id[:1], answer.output) for answer in made.answers()])
     assert told[0] == told[1] and len(told[0]) == 1

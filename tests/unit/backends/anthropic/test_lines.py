@@ -453,23 +453,33 @@ LOOKED = [
 
 
 @pytest.mark.parametrize(
-    ("messages", "params", "marks"),
+    ("messages", "shared", "params", "marks"),
     [
-        ([user()], {}, []),
-        ([user()], {"tools": [TOOL, TOOL]}, ["tools.1"]),
-        ([*SYSTEM, user()], {"tools": [TOOL]}, ["system.1"]),
-        ([*SHOTS, user()], {"tools": [TOOL]}, ["messages.1.0"]),
-        ([*SYSTEM, *SHOTS, *SHOTS, user()], {}, ["system.1", "messages.3.0"]),
-        # The turn before the question ends inside of the question's own message.
-        ([*SYSTEM, user("a"), *LOOKED, user("b")], {"tools": [TOOL]}, ["system.1", "messages.2.0"]),
-        ([*SHOTS, user(), {"role": "assistant", "content": "("}], {}, ["messages.1.0"]),
+        ([user()], 0, {}, []),
+        ([user()], 0, {"tools": [TOOL, TOOL]}, ["tools.1"]),
+        ([*SYSTEM, user()], 2, {"tools": [TOOL]}, ["system.1"]),
+        ([*SYSTEM, user()], 1, {}, ["system.0"]),
+        # A system message of the row's own: nothing behind the tools is shared.
+        ([*SYSTEM, *SHOTS, user()], 0, {"tools": [TOOL]}, ["tools.0"]),
+        ([*SHOTS, user()], 2, {"tools": [TOOL]}, ["messages.1.0"]),
+        ([*SYSTEM, *SHOTS, *SHOTS, user()], 6, {}, ["system.1", "messages.3.0"]),
+        # A history of the row's own is written for nobody else.
+        (
+            [*SYSTEM, *SHOTS, user("a"), *LOOKED, user("b")],
+            4,
+            {"tools": [TOOL]},
+            ["system.1", "messages.1.0"],
+        ),
+        ([*SYSTEM, user("a"), *LOOKED, user("b")], 2, {"tools": [TOOL]}, ["system.1"]),
+        ([*SHOTS, user(), {"role": "assistant", "content": "("}], 2, {}, ["messages.1.0"]),
+        ([{"role": "system", "content": " "}, *SHOTS, user()], 1, {}, []),
     ],
 )
 def test_the_end_of_what_requests_share_is_marked_for_an_hour(
-    messages: list[Any], params: dict[str, Any], marks: list[str], judge: TypeAdapter[Any]
+    messages: list[Any], shared: int, params: dict[str, Any], marks: list[str], judge: TypeAdapter[Any]
 ) -> None:
-    plain = params_of(*messages, params=params)
-    cached = params_of(*messages, params=params, cache_prefix=True)
+    plain = params_of(*messages, params=params, shared_messages=shared)
+    cached = params_of(*messages, params=params, cache_prefix=True, shared_messages=shared)
     assert (marked(plain), marked(cached)) == ([], marks)
     judge.validate_python(cached)
     if marks:
@@ -483,7 +493,7 @@ def test_a_mark_changes_nothing_else() -> None:
         return [bare(one) for one in value] if isinstance(value, list) else value
 
     messages = [*SYSTEM, user("a"), *LOOKED, user("b")]
-    cached = params_of(*messages, params={"tools": [TOOL]}, cache_prefix=True)
+    cached = params_of(*messages, params={"tools": [TOOL]}, cache_prefix=True, shared_messages=2)
     assert bare(cached) == params_of(*messages, params={"tools": [TOOL]})
 
 
