@@ -63,7 +63,7 @@ def test_the_same_dag_gives_the_same_table_over_each_protocol(
         tickets.execute("DROP TABLE ticket_labels")
     columns, rows = told["openai"][0]
     assert len(rows) == len(BODIES) - 2 and "summary" in columns
-    assert sorted(told["openai"][1].values()) == ["bad_request", "refused"]
+    assert told["openai"][1] == {"7": "bad_request", "10": "refused"}
     for protocol in PROTOCOLS:
         assert told[protocol] == told["openai"], protocol
 
@@ -80,6 +80,6 @@ def dead(run_id: str) -> dict[str, str]:
     """Return custom_id -> verdict of the run's dead letters."""
     ledger = open_ledger()
     jobs = [job for job in ledger.jobs() if job.key.run_id == run_id]
-    return {
-        letter.custom_id: str(letter.verdict) for job in jobs for letter in ledger.dead_letters(job.job_id)
-    }
+    letters = {letter.custom_id: letter for job in jobs for letter in ledger.dead_letters(job.job_id)}
+    # Anthropic and Gemini have one word for a refusal and for a filter.
+    return {name: str(x.verdict).replace("filtered", "refused") for name, x in letters.items()}
