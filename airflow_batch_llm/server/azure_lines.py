@@ -51,7 +51,7 @@ class AzureDialect(OpenAIDialect):
     def row(self, batch: StoredBatch, row_id: str, request: Request, reply: Reply) -> bytes:
         line = super().row(batch, row_id, request, reply)
         row = _any.decode(line)
-        del row["id"]
+        row.pop("id", None)  # a row that was not executed has lost it already
         if reply.status:
             _fill(row["response"]["body"], reply.status)
         return _encoder.encode(row)
