@@ -126,7 +126,7 @@ class LocalServer:
 
     def charges(self, batch_id: str | None = None) -> list[dict[str, Any]]:
         """Return every executed request: batch_id, custom_id, body_sha256, status, charged, fault, …"""
-        return self._lines("charges", {} if batch_id is None else {"batch_id": batch_id})
+        return self._lines("charges", _by(batch_id))
 
     def summary(self) -> dict[str, int]:
         """Return the charge log summed up: executed, charged, answered, answered_twice, …"""
@@ -147,8 +147,7 @@ class LocalServer:
 
     def release(self, batch_id: str | None = None) -> int:
         """End the waits (``pace``), present and to come, of unfinished batches; return how many those are."""
-        params = {} if batch_id is None else {"batch_id": batch_id}
-        response = self._client.post(f"{self._root}/admin/release", params=params).raise_for_status()
+        response = self._client.post(f"{self._root}/admin/release", params=_by(batch_id)).raise_for_status()
         released: int = response.json()["released"]
         return released
 
@@ -192,6 +191,11 @@ class LocalServer:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             return process.wait()
+
+
+def _by(batch_id: str | None) -> dict[str, str]:
+    """Name a batch as the server does: without the kind that some protocols put before its id."""
+    return {} if batch_id is None else {"batch_id": batch_id.rpartition("/")[2]}
 
 
 def _free_port() -> int:
