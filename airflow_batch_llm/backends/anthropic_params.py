@@ -34,7 +34,7 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "modalities": (["text"],),
 }
-_EFFORTS = frozenset({"low", "medium", "high", "xhigh", "max"})
+_EFFORTS = ("high", "low", "max", "medium", "xhigh")
 _TIERS = {"auto": "auto", "default": "standard_only", "standard_only": "standard_only"}
 _MODES = ("text", "json_schema")
 
@@ -99,7 +99,7 @@ def _effort(params: Params, value: Any) -> None:
     elif value in _EFFORTS:
         _configure(params, "effort", value, "reasoning_effort")
     else:
-        known = ", ".join(sorted(_EFFORTS))
+        known = ", ".join(_EFFORTS)
         raise Refused(
             f"Anthropic's efforts are {known}, and none for no thinking: {value!r} is none of them",
             reason="reasoning_effort",
@@ -145,7 +145,7 @@ def _metadata(params: Params, value: Any) -> None:
 
 
 def _service_tier(params: Params, value: Any) -> None:
-    if value not in _TIERS:
+    if not isinstance(value, str) or value not in _TIERS:
         raise Refused(f"Anthropic's service tiers are auto and default, not {value!r}", reason="service_tier")
     params["service_tier"] = _TIERS[value]
 

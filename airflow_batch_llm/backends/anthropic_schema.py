@@ -63,7 +63,7 @@ def acceptable(schema: Mapping[str, Any], what: str) -> dict[str, Any]:
 
     :param what: how an error names the schema.
     :raises OutputSchemaError: the schema refers to itself, holds an object without named properties, or a
-        place where anything fits.
+        place where anything fits; or it is none.
     """
     try:
         return _Maker(schema).root()
@@ -72,6 +72,8 @@ def acceptable(schema: Mapping[str, Any], what: str) -> dict[str, Any]:
             f"{what} cannot be sent: it holds {e}, which Anthropic's structured outputs cannot express. "
             "Change the schema, or ask for JSON in the prompt and check it with 'validate'"
         ) from None
+    except (TypeError, AttributeError, RecursionError):
+        raise OutputSchemaError(f"{what} cannot be sent: it is no JSON schema") from None
 
 
 class _Maker:

@@ -230,7 +230,7 @@ def _turn(role: Any, message: dict[str, Any], names: Mapping[str, str]) -> Turn:
             raise Refused("a message has no content", reason="content")
         return Turn("user", parts)
     if role == "assistant":
-        calls = tuple(_call(call) for call in message.get("tool_calls") or ())
+        calls = _calls(message.get("tool_calls"))
         said = content if content is not None else message.get("refusal")
         parts = _parts(said) if said is not None and said != "" else ()
         if not parts and not calls:
@@ -302,6 +302,14 @@ def _media(kind: Literal["image", "file"], url: str, *, name: str = "", detail: 
     if url.startswith(("https://", "http://")):
         return Media(kind, url=url, name=name, detail=detail)
     raise Refused(f"the address of an {kind} is neither http(s) nor a base64 data URL", reason="content")
+
+
+def _calls(calls: Any) -> tuple[ToolCall, ...]:
+    if not isinstance(calls, list):
+        if calls in _NOTHING:
+            return ()
+        raise Refused("'tool_calls' must be a list", reason="tool_calls")
+    return tuple(map(_call, calls))
 
 
 def _call(call: Any) -> ToolCall:

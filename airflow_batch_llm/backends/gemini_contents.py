@@ -92,7 +92,7 @@ def _part(part: Text | Media) -> dict[str, Any]:
 def _call(call: ToolCall) -> dict[str, Any]:
     try:
         arguments = jsonl.loads(call.arguments.encode()) if call.arguments.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, Mapping):
         raise Refused("the arguments of a tool call in the history are no JSON object", reason="tool_calls")

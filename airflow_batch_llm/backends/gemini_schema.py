@@ -50,7 +50,7 @@ def to_gemini_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     try:
         return _Maker(schema).node(schema, ())
-    except _NotSaid:
+    except (_NotSaid, TypeError, RecursionError):  # what is no schema has no form in either
         return None
 
 

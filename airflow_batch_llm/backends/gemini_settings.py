@@ -86,12 +86,13 @@ def _stops(value: Any) -> list[str]:
 
 def _thinking(effort: Any, model: str) -> dict[str, Any]:
     name = model.rpartition("/")[2]
+    asked = effort if isinstance(effort, str) else ""
     if name.startswith("gemini-2.5"):
         # The pro model cannot be kept from thinking.
-        if effort in _BUDGETS and not (effort == "none" and name.startswith("gemini-2.5-pro")):
-            return {"thinkingBudget": _BUDGETS[effort]}
-    elif not name.startswith(("gemini-1", "gemini-2")) and effort in _LEVELS:
-        return {"thinkingLevel": str(effort).upper()}
+        if asked in _BUDGETS and not (asked == "none" and name.startswith("gemini-2.5-pro")):
+            return {"thinkingBudget": _BUDGETS[asked]}
+    elif not name.startswith(("gemini-1", "gemini-2")) and asked in _LEVELS:
+        return {"thinkingLevel": asked.upper()}
     raise Refused(f"model {model!r} knows no such 'reasoning_effort'", reason="reasoning_effort")
 
 

@@ -33,10 +33,10 @@ PARAMETERS = {
 _RENAMED = {CHAT: {"seed": "random_seed"}, EMBEDDINGS: {"dimensions": "output_dimension"}, MODERATIONS: {}}
 #: Values that a parameter may have, where others that OpenAI knows are refused.
 _VALUES = {
-    "service_tier": frozenset({"auto", "standard_only"}),
-    "encoding_format": frozenset({"float", "base64"}),
+    "service_tier": ("auto", "standard_only"),
+    "encoding_format": ("base64", "float"),
 }
-_FORMATS = frozenset({"text", "json_object", "json_schema"})
+_FORMATS = ("text", "json_object", "json_schema")
 _DETAILS = frozenset({"", "low", "high"})
 _CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 
@@ -55,7 +55,7 @@ def parameters(endpoint: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if called in sent:
             raise Refused(f"{name!r} is given twice: Mistral calls it {called!r}", reason=name)
         if called in _VALUES and value not in _VALUES[called]:
-            known = " or ".join(sorted(_VALUES[called]))
+            known = " or ".join(_VALUES[called])
             raise Refused(f"Mistral's {name!r} is {known}", reason=name)
         sent[called] = value
     form = sent.get("response_format")

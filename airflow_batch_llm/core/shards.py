@@ -16,6 +16,20 @@ from airflow_batch_llm.core.jsonl import dumps_canonical
 from airflow_batch_llm.core.model import IN_FLIGHT, NOT_SENT, BatchPlan, Job, Request, RequestTemplate
 from airflow_batch_llm.core.ports import Limits, LineEncoder, WholeFile, Workspace
 from airflow_batch_llm.core.tools import Tools
+from airflow_batch_llm.exceptions import Refused
+
+
+def _encoded(encode: LineEncoder, wire_id: str, body: bytes) -> bytes:
+    """Encode a request. Whatever a body makes an encoder raise, its row is refused alone.
+
+    :raises Refused: it cannot be sent.
+    """
+    try:
+        return encode(wire_id, body)
+    except Refused:
+        raise
+    except Exception as e:
+        raise Refused(f"the request cannot be encoded ({type(e).__name__})", reason="unencodable") from e
 
 
 class TooLarge(Exception):
@@ -91,7 +105,7 @@ class ShardWriter:
         lane = (model, dumps_canonical(overrides) if overrides else b"")
         encode, max_tokens = self._encoders.get(lane) or self._make_encoder(lane, model, overrides)
         body = bytes(request.body)
-        size = len(encode(request.wire_id, body))
+        size = len(_encoded(encode, request.wire_id, body))
         inputs = count_inputs(body) if self._counts_inputs else 0
         if not self._limits.allow(size, inputs):
             raise TooLarge

@@ -19,6 +19,7 @@ from airflow_batch_llm.core.endpoints import CHAT, EMBEDDINGS, count_inputs
 from airflow_batch_llm.core.model import BatchPlan, Request, RequestTemplate
 from airflow_batch_llm.core.ports import Limits
 from airflow_batch_llm.core.shards import ShardWriter, TooLarge, paced
+from airflow_batch_llm.exceptions import Refused
 from airflow_batch_llm.storage.workspace import ObjectWorkspace
 
 FIVE_TEXTS = Limits(
@@ -151,3 +152,25 @@ def test_batches_above_what_an_hour_takes_wait_for_their_hour() -> None:
         12200.0
     ]
     assert paced(plans, FIVE_TEXTS, 1000.0) == tuple(plans)
+
+
+def test_a_body_that_an_encoder_cannot_take_is_refused_alone(tmp_path: Path) -> None:
+    def encode(wire_id: str, body: bytes) -> bytes:
+        if b"odd" in body:
+            raise TypeError("unhashable type: 'list'")
+        return body
+
+    with ShardWriter(
+        ObjectWorkspace(tmp_path),
+        "job",
+        "plan",
+        template=RequestTemplate(CHAT, "m", native=True),
+        limits=FIVE_TEXTS,
+        encoder=lambda template: encode,
+    ) as shards:
+        shards.add(Request("r-1", "w-1", msgspec.Raw(b"{}")), model="m")
+        with pytest.raises(Refused, match="TypeError") as refused:
+            shards.add(Request("r-2", "w-2", msgspec.Raw(b'"odd"')), model="m")
+        shards.add(Request("r-3", "w-3", msgspec.Raw(b"{}")), model="m")
+        assert refused.value.reason == "unencodable" and "unhashable" not in str(refused.value)
+        assert [plan.requests for plan in shards.plans()] == [2]
