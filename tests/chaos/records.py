@@ -187,9 +187,11 @@ def _eras(stage: Stage, keys: list[JobKey]) -> tuple[dict[str, int], set[str]]:
         for batch in stage.ledger.batches(key.job_id):
             if batch.provider_batch_id is None:
                 continue
-            eras[batch.provider_batch_id] = max((n for n in fresh if n <= batch.revision), default=0)
+            # The server's own id: some protocols put its kind before it.
+            own_id = batch.provider_batch_id.rpartition("/")[2]
+            eras[own_id] = max((n for n in fresh if n <= batch.revision), default=0)
             if batch.kind is BatchKind.DUPLICATE and batch.state is BatchState.RECONCILED:
-                duplicates.add(batch.provider_batch_id)
+                duplicates.add(own_id)
     return eras, duplicates
 
 
