@@ -71,7 +71,7 @@ batch = Table(
     Column("not_before", Double),
     Column("first_look_at", Double),
     Column("input_file_id", long_text()),
-    Column("provider_batch_id", name()),
+    Column("provider_batch_id", name(700)),
     Column("provider_status", ascii_key(64)),
     Column("submitted_at", Double),
     Column("ended_at", Double),

@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.types import TypeEngine
 
 from airflow_batch_llm.exceptions import LedgerSchemaError
 
@@ -43,6 +44,13 @@ def new_column(table: str, column: sa.Column[Any]) -> None:
             return
     # Alembic writes this statement itself: the schema is not put into its place as it is for a new table.
     op.add_column(table, column, schema=_schema(bind))
+
+
+def widen_column(table: str, column: str, kind: TypeEngine[str]) -> None:
+    """Let a column of text hold more. SQLite looks at no length."""
+    bind = op.get_bind()
+    if bind.dialect.name != "sqlite":
+        op.alter_column(table, column, type_=kind, existing_nullable=True, schema=_schema(bind))
 
 
 def drop_column(table: str, column: str) -> None:

@@ -274,3 +274,11 @@ def test_batches_are_found_by_state_revision_and_round_in_order(ledger: SqlLedge
     assert ledger.batches(job.job_id, revision=2) == []
     assert ledger.batches(job.job_id, states=[]) == []
     assert ledger.get_batch("none") is None
+
+
+def test_a_providers_id_may_be_as_long_as_a_gateway_makes_it(ledger: SqlLedger) -> None:
+    found = batch_in(ledger, S.SUBMITTING)
+    long = "bGl0ZWxsbV9wcm94eTs" * 32  # a LiteLLM proxy wraps ids
+    submitted = ledger.mark_submitted(found, replace(remote(), id=long))
+    assert submitted is not None and submitted.provider_batch_id == long
+    assert [batch.batch_id for batch in ledger.batches_at_provider(long)] == [found.batch_id]
