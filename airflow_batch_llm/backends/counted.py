@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from airflow_batch_llm.backends.tolerant_json import loads_tolerant
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.exceptions import TransferError
 
@@ -42,9 +43,21 @@ async def fetch_counted(
 
 
 def count_rows(local: Path) -> int:
-    """Return how many lines of a file are not blank."""
+    """Return how many rows a file has: lines that are not blank, less a last one that is cut off."""
+    found, last = 0, b""
     with local.open("rb") as file:
-        return sum(1 for _ in iter_lines(read_chunks(file)))
+        for _, line in iter_lines(read_chunks(file)):
+            found, last = found + 1, line
+    return found - _is_cut(last)
+
+
+def _is_cut(line: bytes) -> bool:
+    """Say whether a line is no JSON, as half of one is not."""
+    try:
+        loads_tolerant(line)
+    except (ValueError, RecursionError):
+        return bool(line)
+    return False
 
 
 def _digest(local: Path) -> bytes:

@@ -101,6 +101,13 @@ def test_a_cut_at_the_end_of_a_line_is_read_again(bench: Bench, tmp_path: Path) 
     assert fetched(bench, tmp_path / "raw.jsonl").splitlines() == ROWS
 
 
+def test_a_row_that_is_cut_off_is_no_row(bench: Bench, tmp_path: Path) -> None:
+    cut = Reply(200, b"\n".join(ROWS)[:-4])
+    whole = Reply(200, b"\n".join(ROWS))  # the last line needs no end
+    bench.plays(Reply(200, IN_FILE), Reply(200, IN_FILE), cut, Reply(200, IN_FILE), whole)
+    assert fetched(bench, tmp_path / "raw.jsonl").splitlines() == ROWS
+
+
 def test_rows_that_two_reads_lack_alike_are_truly_missing(bench: Bench, tmp_path: Path) -> None:
     bench.plays(Reply(200, IN_FILE), *[Reply(200, IN_FILE), results(*ROWS[:2])] * 2)
     assert fetched(bench, tmp_path / "raw.jsonl").splitlines() == ROWS[:2]
