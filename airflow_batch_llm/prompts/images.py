@@ -41,6 +41,7 @@ class Image:
     :param conn_id: Airflow connection of the storage of ``path``.
     :param max_bytes: a larger image kills its row (``image_too_large``), bytes before base64.
     :param detail: how closely the model looks: ``auto``, ``low``, ``high``, ``original``; None says nothing.
+        Mistral takes no ``original``, Anthropic and Gemini nothing but ``auto``.
     :param optional: an empty address or path, or a NULL column, leaves the image out; otherwise it kills the
         row (``image_missing``).
     :raises PromptError: not exactly one of ``url``, ``column`` and ``path``, or ``path`` with neither fixed
