@@ -21,6 +21,10 @@ class LoopbackServer:
         """The base URL, with ``/v1``."""
         return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
+    def url_of(self, protocol: str) -> str:
+        """Return the base URL: what is served speaks one protocol."""
+        return self.url
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
