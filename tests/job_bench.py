@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_batch_llm.backends import make_backend
+from airflow_batch_llm.backends import find_decoder, make_backend
 from airflow_batch_llm.core.drafts import Answer, Draft
 from airflow_batch_llm.core.engine import Engine
 from airflow_batch_llm.core.judge import Judge
@@ -136,6 +136,7 @@ class Bench:
             self.settings,
             self.fault,
             lambda conn_id: self.backend(self.other_servers[conn_id]),
+            find_decoder,
         )
 
     def order(self) -> StageOrder:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_batch_llm.backends.options import BackendOptions, read_options
 from airflow_batch_llm.backends.provider import Provider
 from airflow_batch_llm.backends.registry import provider as find_provider
 from airflow_batch_llm.backends.registry import providers
+from airflow_batch_llm.core.model import Row
 from airflow_batch_llm.core.ports import Backend
 from airflow_batch_llm.exceptions import ConfigurationError
 
-__all__ = ["BackendOptions", "Provider", "find_provider", "make_backend", "providers"]
+__all__ = ["BackendOptions", "Provider", "find_decoder", "find_provider", "make_backend", "providers"]
+
+
+def find_decoder(provider: str) -> Callable[[bytes], Row]:
+    """Return what reads the result lines of a provider. :raises ConfigurationError: there is none such."""
+    return find_provider(provider).decode
 
 
 def make_backend(provider: str, *, base_url: str | None, api_key: str, options: Mapping[str, Any]) -> Backend:

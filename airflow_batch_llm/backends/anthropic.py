@@ -124,7 +124,8 @@ class AnthropicBackend:
             expected=None,
             timeout=self._client.timeout(self._options.transfer_timeout_seconds),
         )
-        await fetch_counted(fetch, local, rows=rows, what=f"results of batch {file.file_id}")
+        what = f"results of batch {file.file_id}"
+        await fetch_counted(fetch, local, rows=rows, what=what, pause=self._client.pause)
         if count_rows(local) < rows and await self._is_archived(path):
             local.unlink(missing_ok=True)
             raise NotFound(f"batch {file.file_id}: its results were archived; the provider has them no more")
@@ -290,6 +291,7 @@ def providers() -> tuple[Provider, ...]:
             limits=_LIMITS,
             endpoints=frozenset({CHAT}),
             build=_build,
+            decode=decode_row,
             marks_batches=False,
             wire_tested=("LLMock", "OGX"),
             notes=(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from airflow_batch_llm.backends.base import client_for
 from airflow_batch_llm.backends.dialects import Dialect
 from airflow_batch_llm.backends.openai import OpenAIBackend
+from airflow_batch_llm.backends.openai_rows import decode_row
 from airflow_batch_llm.backends.options import BackendOptions
 from airflow_batch_llm.backends.provider import Provider
 from airflow_batch_llm.core.endpoints import CHAT, RESPONSES
@@ -22,6 +23,8 @@ _DAY = 86_400
 _EXPIRY = (14 * _DAY, 30 * _DAY)
 #: The first version of the legacy API that knows when files expire.
 _EXPIRY_SINCE = "2025-03-01"
+#: Versions that stand for the paths without a version.
+_V1_VERSIONS = frozenset({"preview", "latest", "v1"})
 #: Least and most seconds between two looks at a file that is not ready.
 _LOOK_AGAIN = (0.5, 10.0)
 #: How long a file may stay unready, in seconds, before the create call is left to say what is wrong.
@@ -87,7 +90,7 @@ class AzureBackend(OpenAIBackend):
 
 
 def _build(provider: Provider, address: str, api_key: str, options: BackendOptions) -> Backend:
-    version = options.api_version
+    version = None if (options.api_version or "v1").lower() in _V1_VERSIONS else options.api_version
     dialect = _LEGACY if version else _V1
     if version and version < _EXPIRY_SINCE:
         dialect = replace(dialect, input_expiry=None, output_expiry=None)
@@ -119,6 +122,7 @@ def providers() -> tuple[Provider, ...]:
             limits=_V1.limits,
             endpoints=_V1.endpoints,
             build=_build,
+            decode=decode_row,
             example_url="https://my-resource.openai.azure.com",
             notes=_V1.notes,
         ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,14 @@ from airflow_batch_llm import __version__
 from airflow_batch_llm.backends.errors import ErrorFacts, parse_error_body
 from airflow_batch_llm.backends.openai_verdicts import FILES_FULL_CODES, KEY_CODES, QUEUE_FULL_CODES
 from airflow_batch_llm.backends.options import BackendOptions
-from airflow_batch_llm.backends.retrying import Again, SafeRetry, T, retry_after, should_retry
+from airflow_batch_llm.backends.retrying import (
+    LONGEST_WAIT,
+    Again,
+    SafeRetry,
+    T,
+    retry_after,
+    should_retry,
+)
 from airflow_batch_llm.core.endings import ACCOUNT_CODES
 from airflow_batch_llm.exceptions import (
     AccountError,
@@ -37,6 +45,9 @@ from airflow_batch_llm.exceptions import (
 USER_AGENT = f"airflow-batch-llm/{__version__}"
 #: Faults that surely came before a request left this machine.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+#: Statuses below 500 that leave open whether a call took effect. 499: a gateway hung up on its server.
+_UNDECIDED = frozenset({300, 302, 303, 408, 409, 499})
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 #: A 404 on a collection (``/batches``) means a wrong base URL, unless it is about the file named in it.
 _FILE_PARAMS = frozenset({"input_file_id", "file_id", "id"})
@@ -133,6 +144,10 @@ class ApiClient:
         """Return a time-out of ``seconds`` without a byte, with the usual time to connect."""
         return httpx.Timeout(seconds, connect=self._connect_timeout)
 
+    async def pause(self, seconds: float) -> None:
+        """Wait between two looks at the same thing."""
+        await self._retry.pause(seconds)
+
     async def repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Run an attempt that raises :class:`Again` under the retry rule."""
         return await self._retry.run(attempt)
@@ -172,7 +187,7 @@ class ApiClient:
 
         :param seconds: for the whole call.
         :param refused: is shown a reply by which nothing was done, and may raise what it stands for.
-        :raises InDoubt: time-out, reset, 5xx, 408 or 409: it may have taken effect.
+        :raises InDoubt: time-out, reset, 5xx, 408, 409 or 499: it may have taken effect.
         :raises Unreachable: no connection came about, so nothing was sent.
         :raises ProviderError: the provider refused and did nothing.
         """
@@ -185,7 +200,7 @@ class ApiClient:
         except (httpx.HTTPError, TimeoutError) as e:
             raise InDoubt(f"{call}: no reply ({type(e).__name__}); it may have taken effect") from e
         status = reply.status_code
-        if status >= 500 or status in (300, 302, 303, 408, 409):
+        if status >= 500 or status in _UNDECIDED:
             raise InDoubt(f"{call}: HTTP {status}; it may have taken effect")
         if not reply.is_success:
             refused(reply, call)
@@ -218,9 +233,13 @@ def client_for(
 
     :raises ConfigurationError: an address or a header that cannot be used.
     """
-    sent = {**options.headers, **headers}
+    own = {name.lower() for name in headers}
+    # Names differ in no more than case for nobody: two keys would be sent.
+    sent = {**{name: v for name, v in options.headers.items() if name.lower() not in own}, **headers}
     for name, value in sent.items():
-        if not (name.isascii() and value.isascii() and value.isprintable()):
+        if not _HEADER.fullmatch(name):
+            raise ConfigurationError("the option 'headers' has a name that no HTTP header can have")
+        if not (value.isascii() and value.isprintable() and value == value.strip()):
             raise ConfigurationError(f"header {name!r} holds characters that HTTP headers cannot carry")
     return ApiClient(
         base_url,
@@ -259,7 +278,7 @@ def error_of(reply: httpx.Response, call: Call) -> ProviderError:
     if codes & ACCOUNT_CODES or status == 402:
         return AccountError(f"{what}: the account cannot pay or lacks access; check its plan and balance")
     wait = retry_after(reply.headers)
-    wait = wait if wait is not None else facts.retry_after
+    wait = min(facts.retry_after, LONGEST_WAIT) if wait is None and facts.retry_after is not None else wait
     if codes & QUEUE_FULL_CODES or (status in (400, 429) and _mentions(facts, QUEUE_FULL_CODES)):
         return RateLimited(f"{what}: the queue is full", retry_after=wait, reason="queue_full")
     if status == 400 and codes & FILES_FULL_CODES:

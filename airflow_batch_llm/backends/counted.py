@@ -3,61 +3,75 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from airflow_batch_llm.backends.tolerant_json import loads_tolerant
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
-from airflow_batch_llm.exceptions import TransferError
+from airflow_batch_llm.exceptions import NotFound, TransferError
 
-#: How often results that lack rows are read in one call.
-_READS = 3
+#: How often results that lack rows are read in one call, and seconds between two reads.
+_READS, _PAUSE = 3, 1.0
 
 
 async def fetch_counted(
-    fetch: Callable[[Path], Awaitable[None]], local: Path, *, rows: int, what: str
+    fetch: Callable[[Path], Awaitable[None]],
+    local: Path,
+    *,
+    rows: int,
+    what: str,
+    pause: Callable[[float], Awaitable[None]],
 ) -> None:
-    """Fetch results to ``local``; where they lack rows they are read again.
+    """Fetch results to ``local``; where they lack rows they are read again, a little later.
 
     A stream that is cut on a line's end looks whole, and its rows would be paid for again. Two reads that
-    bring the very same bytes are believed: then the rows are truly missing.
+    bring the very same bytes are believed: then the rows are truly missing. Results without a single row are
+    no results: those of a batch that counts some are not there yet, or not any more.
 
     :param fetch: writes the results to a path, whole as far as it can tell.
     :param rows: how many the provider counts; 0 where it does not say.
     :param what: how messages name the results.
+    :param pause: waits so many seconds.
     :raises TransferError: each read lacked rows, and each ended elsewhere.
+    :raises NotFound: there was no row, twice, where the provider counts some.
     """
     seen: set[bytes] = set()
     found = 0
-    for _ in range(_READS):
+    for read in range(_READS):
+        if read:
+            await pause(_PAUSE)
         await fetch(local)
         found = count_rows(local)
         if found >= rows:
             return
         digest = _digest(local)
-        if digest in seen:
+        if digest in seen and found:
             return
+        if digest in seen:
+            local.unlink()
+            raise NotFound(f"{what}: none of {rows} rows is there")
         seen.add(digest)
     local.unlink()
     raise TransferError(f"{what}: {found} of {rows} rows arrived")
 
 
 def count_rows(local: Path) -> int:
-    """Return how many rows a file has: lines that are not blank, less a last one that is cut off."""
+    """Return how many lines of a file are whole and not blank. The last one may be cut in its middle."""
     found, last = 0, b""
     with local.open("rb") as file:
         for _, line in iter_lines(read_chunks(file)):
             found, last = found + 1, line
-    return found - _is_cut(last)
+    return found if _is_whole(last) else found - 1
 
 
-def _is_cut(line: bytes) -> bool:
-    """Say whether a line is no JSON, as half of one is not."""
+def _is_whole(line: bytes) -> bool:
     try:
-        loads_tolerant(line)
+        json.loads(line or b"{}", strict=False)
+    except UnicodeDecodeError:
+        return line.rstrip().endswith(b"}")
     except (ValueError, RecursionError):
-        return bool(line)
-    return False
+        return False
+    return True
 
 
 def _digest(local: Path) -> bytes:

@@ -147,7 +147,8 @@ class GeminiBackend:
                 raise NotFound(f"batch {file.file_id}: its results are gone")
             await asyncio.to_thread(write_inlined, rows, target)
 
-        await fetch_counted(fetch, local, rows=counted, what=f"results of {file.file_id}")
+        what = f"results of {file.file_id}"
+        await fetch_counted(fetch, local, rows=counted, what=what, pause=self._client.pause)
 
     async def delete_file(self, file_id: str) -> None:
         """Delete an upload, or a batch with its results; one that is gone already is fine.
@@ -329,6 +330,7 @@ def providers() -> tuple[Provider, ...]:
             limits=_FILES,
             endpoints=ENDPOINTS,
             build=_build,
+            decode=decode_row,
             example_url=_ADDRESS,
             mark="display name",
             keeps_partial=False,

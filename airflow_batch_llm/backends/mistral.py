@@ -5,7 +5,7 @@ Reference: docs.mistral.ai, "Batch Inference" and API reference "Batch", "Files"
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import logging
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,6 +17,7 @@ import httpx
 
 from airflow_batch_llm.backends.base import ApiClient, Call, client_for
 from airflow_batch_llm.backends.cancelling import ask_cancel
+from airflow_batch_llm.backends.counted import fetch_counted
 from airflow_batch_llm.backends.dialects import window_seconds
 from airflow_batch_llm.backends.files import FileStore
 from airflow_batch_llm.backends.listing import BatchList, Page
@@ -131,11 +132,7 @@ class MistralBackend:
         if not file.file_id.startswith(INLINE):
             await self._files.download(file.file_id, local)
             return
-        rows = await self._outputs(batch, file.file_id.removeprefix(INLINE))
-        part = local.with_name(f".{local.name}.part")
-        with part.open("wb") as written:
-            written.writelines(jsonl.dumps(row) + b"\n" for row in rows)
-        part.replace(local)
+        await self._fetch_outputs(batch, file.file_id.removeprefix(INLINE), local)
 
     async def delete_file(self, file_id: str) -> None:
         """Delete a file, or the job that results hang on; one that is gone already is fine."""
@@ -164,28 +161,26 @@ class MistralBackend:
             log.warning("File %s, of one line, could not be deleted (%s)", file_id, e.code)
         return False
 
-    async def _outputs(self, batch: RemoteBatch, job_id: str) -> list[dict[str, Any]]:
-        """Return the results that hang on a job.
+    async def _fetch_outputs(self, batch: RemoteBatch, job_id: str, local: Path) -> None:
+        """Write the results that hang on a job, one a line.
 
-        A reply cut short on a row's end cannot be told from a whole one by its form: it must hold as many
-        rows as the job counts, or say the same twice.
+        A reply cut short on a row's end cannot be told from a whole one by its form: see
+        :func:`~airflow_batch_llm.backends.counted.fetch_counted`.
         """
         in_file = any(file.kind == "error" for file in batch.files)
         counted = batch.counts.get("completed", 0) + (0 if in_file else batch.counts.get("failed", 0))
 
-        async def attempt() -> list[dict[str, Any]]:
-            rows, digest = await self._read_outputs(job_id)
-            if len(rows) >= counted:
-                return rows
-            again, digest_again = await self._read_outputs(job_id)
-            if digest_again == digest or len(again) >= counted:
-                return again
-            what = f"job {job_id}: {len(again)} of {counted} results arrived"
-            raise Again(TransferError(what))
+        async def fetch(target: Path) -> None:
+            rows = await self._client.repeat(functools.partial(self._read_outputs, job_id))
+            part = target.with_name(f".{target.name}.part")
+            with part.open("wb") as written:
+                written.writelines(jsonl.dumps(row) + b"\n" for row in rows)
+            part.replace(target)
 
-        return await self._client.repeat(attempt)
+        what = f"results of job {job_id}"
+        await fetch_counted(fetch, local, rows=counted, what=what, pause=self._client.pause)
 
-    async def _read_outputs(self, job_id: str) -> tuple[list[dict[str, Any]], bytes]:
+    async def _read_outputs(self, job_id: str) -> list[dict[str, Any]]:
         path = f"{_JOBS}/{quoted(job_id)}"
         reply = await self._client.call("GET", path, params={"inline": "true"})
         call = self._client.named("GET", path)
@@ -193,7 +188,7 @@ class MistralBackend:
             job = await read_apart(reply, lambda: parse(BatchJob, reply, call))
         except Unreachable as e:
             raise Again(TransferError(f"{call}: the results did not arrive whole")) from e
-        return job.outputs, hashlib.sha256(reply.content).digest()
+        return job.outputs
 
     # -- batches -----------------------------------------------------------------------------------
 
@@ -366,6 +361,7 @@ def providers() -> tuple[Provider, ...]:
             limits=_LIMITS,
             endpoints=ENDPOINTS,
             build=_build,
+            decode=decode_row,
             example_url="https://api.mistral.ai",
             wire_tested=("LLMock",),
             notes=(

@@ -289,6 +289,7 @@ def _provider(dialect: Dialect) -> Provider:
         limits=dialect.limits,
         endpoints=dialect.endpoints,
         build=_build,
+        decode=decode_row,
         example_url=dialect.example_url,
         key_required=dialect.key_required,
         marks_batches=dialect.metadata,

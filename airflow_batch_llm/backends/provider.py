@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from airflow_batch_llm.backends.options import BackendOptions
+from airflow_batch_llm.core.model import Row
 from airflow_batch_llm.core.ports import Backend, Limits
 
 
@@ -29,6 +30,7 @@ class Provider:
     :param live_tested: when it last completed a full cycle against the real service (``2026-11``); "" never.
     :param notes: what a user should know, one sentence each.
     :param build: makes the backend. :raises ConfigurationError: an option that the protocol lacks.
+    :param decode: reads one result line, as the backend does.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Provider:
     limits: Limits
     endpoints: frozenset[str]
     build: Callable[[Provider, str, str, BackendOptions], Backend]
+    decode: Callable[[bytes], Row]
     example_url: str = ""
     key_required: bool = True
     marks_batches: bool = True

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 8.0
+#: Most seconds that a server's own delay is taken for: more is a fault of theirs, and may fit no calendar.
+LONGEST_WAIT = 86_400.0
 
 
 class Again(Exception):
@@ -51,6 +53,10 @@ class SafeRetry:
         self._retries = retries
         self._budget = budget
         self._sleep = sleep
+
+    async def pause(self, seconds: float) -> None:
+        """Wait between two looks at the same thing, not longer than may be waited at all."""
+        await self._sleep(min(seconds, self._budget))
 
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Return what ``attempt`` returns in the end, or raise the last :class:`Again`'s error."""
@@ -82,8 +88,14 @@ def _delay(state: RetryCallState) -> float:
 def retry_after(headers: httpx.Headers) -> float | None:
     """Return the seconds a server asks to wait, None where it names none or something unreadable.
 
-    ``retry-after-ms`` goes first, then ``Retry-After`` in seconds or as an HTTP date (never below 0).
+    ``retry-after-ms`` goes first, then ``Retry-After`` in seconds or as an HTTP date (never below 0, never
+    above a day).
     """
+    asked = _asked_delay(headers)
+    return min(asked, LONGEST_WAIT) if asked is not None else None
+
+
+def _asked_delay(headers: httpx.Headers) -> float | None:
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

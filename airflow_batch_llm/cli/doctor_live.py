@@ -163,6 +163,7 @@ class _Trial:
         return bool(self.ledger.batches(job.job_id, states=[BatchState.SUBMITTING, BatchState.SUBMITTED]))
 
     def _tools(self, key: JobKey, backends: Callable[[str], Backend]) -> Tools:
+        from airflow_batch_llm.backends import find_decoder
         from airflow_batch_llm.hooks.settings import engine_settings, read_settings
         from airflow_batch_llm.storage.row_index import DiskRowIndex
 
@@ -174,6 +175,7 @@ class _Trial:
             new_index=DiskRowIndex,
             settings=engine_settings(read_settings()),
             other_backend=backends,
+            other_decoder=find_decoder,
         )
 
     def _order(self, task_id: str) -> StageOrder:

@@ -79,6 +79,7 @@ class Session:
 
         :raises ConfigurationError: the connection or the workspace cannot be used.
         """
+        from airflow_batch_llm.backends import find_decoder
         from airflow_batch_llm.hooks.settings import engine_settings, read_settings
         from airflow_batch_llm.storage.row_index import DiskRowIndex
 
@@ -90,6 +91,7 @@ class Session:
             new_index=DiskRowIndex,
             settings=engine_settings(read_settings()),
             other_backend=self._backends,
+            other_decoder=find_decoder,
         )
 
     def run(self, work: Callable[[Session], Awaitable[T]]) -> T:

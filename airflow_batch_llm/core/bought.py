@@ -16,10 +16,16 @@ def record_bought(tools: Tools, job: Job, batches: Sequence[Batch]) -> None:
 
     Whatever its scope, and also for rows that have left the source since.
     """
-    if job.plan_id is None or not read_description(tools.workspace, tools.root, job.plan_id).get("reuse"):
+    if job.plan_id is None:
+        return
+    described = read_description(tools.workspace, tools.root, job.plan_id)
+    if not described.get("reuse"):
         return
     tools.fault("reuse.before_recorded")
-    tools.ledger.record_answers(_bought(tools, job, batches))
+    # Whose server answered is a part of what makes requests the same. It was noted when the job was staged;
+    # where the connection was given another provider since, the answers of that one are noted for nobody.
+    of_provider = [batch for batch in batches if batch.provider == described["provider"]]
+    tools.ledger.record_answers(_bought(tools, job, of_provider))
 
 
 def _bought(tools: Tools, job: Job, batches: Sequence[Batch]) -> Iterator[BoughtAnswer]:

@@ -55,7 +55,7 @@ def iter_raw_rows(tools: Tools, batch: Batch, batch_files: Sequence[Mapping[str,
         opened = tools.workspace.open_checked(
             f"{tools.root}/{file['path']}", int(file["bytes"]), str(file["sha256"])
         )
-        decode = tools.backend_of(batch).decode
+        decode = tools.decoder_of(batch)
         with opened as stream:
             for _, line in iter_lines(read_chunks(stream)):
                 yield decode(line)

@@ -158,8 +158,12 @@ class Ledger(Protocol):
 
     def get_batch(self, batch_id: str) -> Batch | None: ...
 
-    def mark_uploaded(self, batch: Batch, input_file_id: str) -> Batch | None:
-        """``planned -> uploaded``; ``input_file_id`` is "" where the requests go with the create call."""
+    def mark_uploaded(self, batch: Batch, input_file_id: str, *, provider: str | None = None) -> Batch | None:
+        """``planned -> uploaded``; ``input_file_id`` is "" where the requests go with the create call.
+
+        :param provider: whose upload it is, where the connection names another one by now than when the
+            batch was planned.
+        """
         ...
 
     def enter_submitting(self, batch: Batch, *, revision: int, lease_seconds: float) -> Batch | None:

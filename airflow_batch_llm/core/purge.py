@@ -22,7 +22,7 @@ from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState, Outco
 from airflow_batch_llm.core.ports import Backend, Workspace
 from airflow_batch_llm.core.publish import MANIFEST, read_manifest
 from airflow_batch_llm.core.retention import PURGED, Part, done_parts, noted_purge
-from airflow_batch_llm.exceptions import BatchLLMError
+from airflow_batch_llm.exceptions import BatchLLMError, ConfigurationError
 
 #: Everything.
 ALL = frozenset(Part)
@@ -263,12 +263,12 @@ def delete_other_outcomes(workspace: Workspace, root: str, batch: Batch) -> int:
 
 
 # -- the provider ----------------------------------------------------------------------------------
-def _file_ids(batches: Collection[Batch]) -> dict[str, set[str]]:
-    """Return connection -> ids of the files that batches have, or had, at their provider."""
-    ids: dict[str, set[str]] = {}
+def _file_ids(batches: Collection[Batch]) -> dict[tuple[str, str], set[str]]:
+    """Return (connection, provider) -> ids of the files that batches have, or had, at their provider."""
+    ids: dict[tuple[str, str], set[str]] = {}
     for batch in batches:
         known = {batch.input_file_id, *(str(file["file_id"]) for file in batch.files)}
-        ids.setdefault(batch.conn_id, set()).update(filter(None, known))
+        ids.setdefault((batch.conn_id, batch.provider), set()).update(filter(None, known))
     return ids
 
 
@@ -280,10 +280,14 @@ async def delete_at_provider(
     Returns how many were, and what could not be deleted: file id -> error code.
     """
     deleted, failed = 0, {}
-    for conn_id, file_ids in _file_ids(batches).items():
+    for (conn_id, provider), file_ids in _file_ids(batches).items():
         for file_id in sorted(file_ids):
             try:
-                await backend_of(conn_id).delete_file(file_id)
+                backend = backend_of(conn_id)
+                if backend.provider != provider:
+                    # To this one each id is unknown, which would count as deleted.
+                    raise ConfigurationError(f"connection {conn_id!r} names another provider by now")
+                await backend.delete_file(file_id)
             except BatchLLMError as error:
                 failed[file_id] = error.code
             else:

@@ -56,8 +56,9 @@ async def submit_batch(tools: Tools, job: Job, batch: Batch, template: RequestTe
 
 
 async def _upload(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
+    provider = tools.backend_of(batch).provider
     if tools.backend_of(batch).inline:
-        tools.ledger.mark_uploaded(batch, "")
+        tools.ledger.mark_uploaded(batch, "", provider=provider)
         return None
     async with _encoded(tools, batch, template) as local:
         tools.fault("submit.before_upload")
@@ -70,7 +71,7 @@ async def _upload(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
                 return None
             raise
     tools.fault("submit.after_upload")
-    if tools.ledger.mark_uploaded(batch, file_id) is None:
+    if tools.ledger.mark_uploaded(batch, file_id, provider=provider) is None:
         # Another try uploaded first; nothing was paid, the file is litter.
         await tools.backend_of(batch).delete_file(file_id)
     return None
@@ -102,9 +103,7 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
 
 def _can_be_created(backend: Backend, batch: Batch) -> bool:
     """Say whether what was uploaded, or was not, is what the connection takes: it may have been changed."""
-    if not batch.input_file_id:
-        return backend.inline
-    return not backend.inline or backend.provider == batch.provider
+    return backend.provider == batch.provider and bool(batch.input_file_id or backend.inline)
 
 
 async def _until_ready(

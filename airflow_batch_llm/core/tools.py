@@ -12,14 +12,17 @@ import msgspec
 
 from airflow_batch_llm.core.files import plan_job_path
 from airflow_batch_llm.core.ledger_port import Ledger
-from airflow_batch_llm.core.model import Batch, Job, JobState, RequestTemplate
+from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState, RequestTemplate, Row
 from airflow_batch_llm.core.ports import Backend, RowIndex, Workspace
 from airflow_batch_llm.core.spec import JobSpec, Settings
+from airflow_batch_llm.exceptions import ConfigurationError
 
 log = logging.getLogger("airflow_batch_llm.engine")
 
 T = TypeVar("T")
 CHUNK = 5000
+#: A provider holds them, or may.
+_AT_PROVIDER = frozenset({BatchState.SUBMITTING, BatchState.SUBMITTED, BatchState.ENDED, BatchState.LOST})
 
 
 def _no_fault(point: str) -> None:
@@ -33,6 +36,8 @@ class Tools:
     :param backend: speaks for the task's connection.
     :param other_backend: opens the backend of another connection: a batch is looked after with the one it
         was sent with, whatever the task names today.
+    :param other_decoder: returns what reads the result lines of a provider, by its name: a connection may
+        have been given another provider since. None: its backend's own.
     :param new_index: makes an empty row index.
     :param fault: called with the name of each fault point; tests kill or raise there.
     """
@@ -45,6 +50,7 @@ class Tools:
     settings: Settings = Settings()
     fault: Callable[[str], None] = field(default=_no_fault)
     other_backend: Callable[[str], Backend] | None = None
+    other_decoder: Callable[[str], Callable[[bytes], Row]] | None = None
 
     @property
     def root(self) -> str:
@@ -52,7 +58,28 @@ class Tools:
         return self.workspace.job_root(self.spec.key)
 
     def backend_of(self, batch: Batch) -> Backend:
-        """Return the backend of the connection that a batch is sent, or was sent, with."""
+        """Return the backend of the connection that a batch is sent, or was sent, with.
+
+        :raises ConfigurationError: the connection names another provider than the one that has the batch.
+            Nothing that this one says of it, "not there" least of all, would mean anything.
+        """
+        backend = self._backend_of(batch)
+        if batch.state in _AT_PROVIDER and backend.provider != batch.provider:
+            raise ConfigurationError(
+                f"connection {batch.conn_id!r} names provider {backend.provider!r}, but batch "
+                f"{batch.batch_id} was sent to {batch.provider!r}: give it back what it named until the job "
+                "is over, and use another connection for the other provider"
+            )
+        return backend
+
+    def decoder_of(self, batch: Batch) -> Callable[[bytes], Row]:
+        """Return what reads the stored result lines of a batch, whatever its connection names today."""
+        backend = self._backend_of(batch)
+        if backend.provider == batch.provider or self.other_decoder is None:
+            return backend.decode
+        return self.other_decoder(batch.provider)
+
+    def _backend_of(self, batch: Batch) -> Backend:
         if batch.conn_id == self.spec.conn_id or self.other_backend is None:
             return self.backend
         return self.other_backend(batch.conn_id)

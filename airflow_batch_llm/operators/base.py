@@ -290,6 +290,7 @@ class BatchLLMJobOperator(BaseOperator):
 
     def open_session(self, context: Context) -> JobSession:
         """Open ledger, workspace and backend for the job."""
+        from airflow_batch_llm.backends import find_decoder
         from airflow_batch_llm.hooks.batch_llm import BatchLLMHook
         from airflow_batch_llm.hooks.settings import engine_settings, read_settings
         from airflow_batch_llm.hooks.state import open_ledger, open_workspace
@@ -322,6 +323,7 @@ class BatchLLMJobOperator(BaseOperator):
             new_index=DiskRowIndex,
             settings=engine_settings(settings),
             other_backend=(others := OtherBackends()),
+            other_decoder=find_decoder,
         )
         return JobSession(Engine(tools), ledger, hook, backend, others)
 

@@ -82,9 +82,17 @@ class BatchTransitions(LedgerBase):
             row = connection.execute(query).mappings().one_or_none()
             return None if row is None else batch_from(row)
 
-    def mark_uploaded(self, batch: Batch, input_file_id: str) -> Batch | None:
-        """``planned -> uploaded``; ``input_file_id`` is "" where the requests go with the create call."""
-        values = {"state": BatchState.UPLOADED.value, "input_file_id": input_file_id}
+    def mark_uploaded(self, batch: Batch, input_file_id: str, *, provider: str | None = None) -> Batch | None:
+        """``planned -> uploaded``; ``input_file_id`` is "" where the requests go with the create call.
+
+        :param provider: whose upload it is, where the connection names another one by now than when the
+            batch was planned.
+        """
+        values = {
+            "state": BatchState.UPLOADED.value,
+            "input_file_id": input_file_id,
+            "provider": provider or batch.provider,
+        }
         reason = f"file {input_file_id}" if input_file_id else "nothing: its requests go with the create call"
         return self._move_batch(batch, BatchState.PLANNED, values, "uploaded", reason=reason)
 
