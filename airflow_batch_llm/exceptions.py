@@ -10,9 +10,12 @@ secret or a provider's error text, because Airflow logs them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class BatchLLMError(Exception):
@@ -158,7 +161,8 @@ class RateLimited(ProviderError):
 class Refused(ProviderError):
     """The provider refused this very call for good and did nothing (other 4xx).
 
-    ``reason`` is its error code.
+    ``reason`` is its error code, or the name of what cannot be sent: a short token, else ``refused``, as a
+    name out of a row may hold anything.
     """
 
     code = "BLLM-023"
@@ -167,7 +171,7 @@ class Refused(ProviderError):
     def __init__(self, message: str, *, status_code: int | None = None, reason: str = "refused") -> None:
         super().__init__(message)
         self.status_code = status_code
-        self.reason = reason
+        self.reason = reason if _TOKEN.fullmatch(reason) else "refused"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from airflow_batch_llm.exceptions import AccountError, LinesRefused, RateLimited
 #: A spend limit that the customer has set, and a balance that is used up, are a plain 400
 #: ``invalid_request_error``: only the text tells.
 _SPENT = re.compile(
-    r"credit balance is too low|spend(ing)? limit|reached your specified .{0,40}usage limit|api usage limits",
+    r"credit balance is too low|spend(ing)? limit|reached your specified .{0,40}usage limit|api usage limits"
+    r"|organization has been disabled",
     re.IGNORECASE,
 )
 _TOO_LONG = re.compile(
@@ -54,7 +55,10 @@ def refuse_create(reply: httpx.Response, call: Call) -> None:
             f"{what}: more bytes than the provider takes", status_code=413, reason="request_too_large"
         )
     if status == 400 and _SPENT.search(facts.message):
-        raise AccountError(f"{what}: a spend limit is reached or the balance is used up; check the account")
+        raise AccountError(
+            f"{what}: a spend limit is reached, the balance is used up or the organization is disabled; "
+            "check the account"
+        )
     if status == 400 and (places := _places(facts)):
         raise LinesRefused(
             f"{what}: {len(places)} of the requests refused",
@@ -69,7 +73,7 @@ def refuse_create(reply: httpx.Response, call: Call) -> None:
 def _refuse_for_now(facts: ErrorFacts, what: str, wait: float | None) -> None:
     if facts.code.lower() in QUEUE_CODES or _QUEUE.search(facts.message):
         raise RateLimited(f"{what}: the queue is full", retry_after=wait, reason="queue_full")
-    if wait is None:
+    if wait is None and facts.type:  # a gateway's own 429 says nothing of the account
         raise AccountError(f"{what}: refused without a time to come back; check the account's limits")
 
 

@@ -17,7 +17,7 @@ from airflow_batch_llm.backends.errors import MESSAGE_LIMIT, read_error, token
 from airflow_batch_llm.backends.loose_rows import decode_loosely
 from airflow_batch_llm.backends.openai_answers import MODEL_LIMIT, shaped
 from airflow_batch_llm.backends.openai_usage import MAX_TOKENS, NO_USAGE
-from airflow_batch_llm.backends.openai_verdicts import verdict_of_error
+from airflow_batch_llm.backends.openai_verdicts import BY_SHAPE, verdict_of_error
 from airflow_batch_llm.core import jsonl
 from airflow_batch_llm.core.model import Row, Usage
 from airflow_batch_llm.core.verdicts import Verdict
@@ -140,6 +140,8 @@ def _row_of(wire_id: str, value: dict[str, Any]) -> Row:
         return shaped(wire_id, "no_response")
     if kind == "succeeded":
         message = result.get("message")
+        if isinstance(message, dict) and message.get("type") == "error":
+            return _error(wire_id, message)
         return _answer(wire_id, message) if isinstance(message, dict) else shaped(wire_id, "no_body")
     if kind == "errored":
         return _error(wire_id, result.get("error"))
@@ -161,6 +163,8 @@ def _error(wire_id: str, error: Any) -> Row:
 
 def _answer(wire_id: str, message: dict[str, Any]) -> Row:
     content = message.get("content")
+    if isinstance(content, str):  # as it may be in requests
+        content = [{"type": "text", "text": content}]
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     texts = [block["text"] for block in blocks if _is_text(block)]
     text = "".join(texts) if texts else None
@@ -171,7 +175,7 @@ def _answer(wire_id: str, message: dict[str, Any]) -> Row:
     if verdict is Verdict.FILTERED:
         text, code = _refusal(message.get("stop_details"), text)
     elif verdict is Verdict.OK and not calls and (not text or text.isspace()):
-        return shaped(wire_id, "no_content", model=_model(message), usage=loose_usage(message.get("usage")))
+        verdict, code = BY_SHAPE["no_content"], "no_content"
     output = calls if verdict is Verdict.OK else None
     return Row(
         wire_id, verdict, code, "", text, output, stop.finish, _model(message),

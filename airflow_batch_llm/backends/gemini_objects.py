@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from airflow_batch_llm.backends.errors import MESSAGE_LIMIT
 from airflow_batch_llm.backends.fields import Text, Time, Whole
@@ -166,10 +166,13 @@ class _Stats(BaseModel):
 
 
 def _operations(value: Any) -> list[Any]:
-    """Other kinds of operations, should they ever stand in the list, are no batches."""
-    if not isinstance(value, list):
+    """Other kinds of operations, should they ever stand in the list, are no batches. One that may be a batch
+    and has another kind of name is not passed over: it makes the page unreadable."""
+    if value is None:
         return []
-    return [one for one in value if str(_mapping(one).get("name", "")).startswith("batches/")]
+    if not isinstance(value, list):
+        raise ValueError("no list")
+    return [one for one in value if "batches/" in str(_mapping(one).get("name", ""))]
 
 
 class OperationPage(BaseModel):
@@ -177,6 +180,14 @@ class OperationPage(BaseModel):
 
     operations: Annotated[list[Operation], BeforeValidator(_operations)] = []
     next_page: Annotated[Text, Field(alias="nextPageToken")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_a_list(cls, value: Any) -> Any:
+        """``{}`` is an empty list; an error, or what holds other things only, is none."""
+        if isinstance(value, dict) and value and not value.keys() & {"operations", "nextPageToken"}:
+            raise ValueError("no list")
+        return value
 
 
 #: A place in the requests of a create call, from 0; the last number of such a path is not always one.

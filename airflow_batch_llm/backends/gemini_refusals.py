@@ -12,6 +12,7 @@ import httpx
 from airflow_batch_llm.backends.base import Call, error_of
 from airflow_batch_llm.backends.errors import MESSAGE_LIMIT, ErrorFacts, parse_error_body
 from airflow_batch_llm.backends.gemini_objects import line_in
+from airflow_batch_llm.backends.gemini_rows import is_spent
 from airflow_batch_llm.core.ports import CreateOrder
 from airflow_batch_llm.exceptions import (
     AccountError,
@@ -48,7 +49,9 @@ def refusal_of(reply: httpx.Response, call: Call, order: CreateOrder) -> None:
     status, facts = reply.status_code, parse_error_body(reply.content)
     codes = {facts.code.upper(), facts.type.upper()}
     what = f"{call}: HTTP {status}" + (f", code {facts.code}" if facts.code else "")
-    names_file = bool(order.input_file_id) and order.input_file_id in facts.message
+    # Its messages name a file with and without what stands before its id.
+    file_id = order.input_file_id.removeprefix("files/")
+    names_file = bool(file_id) and file_id in facts.message
     if status in (403, 404) and names_file:
         raise NotFound(f"{what}: the upload is gone")
     if status == 404:
@@ -74,6 +77,8 @@ def refusal_of(reply: httpx.Response, call: Call, order: CreateOrder) -> None:
 
 
 def _raise_quota(reply: httpx.Response, call: Call, facts: ErrorFacts, what: str) -> None:
+    if is_spent(facts.message):
+        raise AccountError(f"{what}: the account's credit or its spending cap is used up; check its billing")
     if _NO_QUOTA.search(reply.content):
         raise AccountError(f"{what}: the account's plan has no batches with this model")
     error = error_of(reply, call)

@@ -21,6 +21,7 @@ from airflow_batch_llm.backends.openai_usage import whole
 from airflow_batch_llm.backends.openai_verdicts import verdict_of_error
 from airflow_batch_llm.backends.tolerant_json import loads_tolerant
 from airflow_batch_llm.core.model import Row
+from airflow_batch_llm.core.verdicts import Verdict
 
 #: Names of google.rpc's codes.
 RPC_CODES = {
@@ -44,6 +45,17 @@ RPC_CODES = {
 
 #: There is no code for a prompt that the model's context does not hold: only these words.
 _TOO_LONG = re.compile(r"token count\b.{0,40}\bexceeds the maximum number of tokens")
+#: A balance or a cap that is used up has the code of a rate limit (429 RESOURCE_EXHAUSTED).
+_SPENT = re.compile(
+    r"\bprepayment credits are depleted|\bexceeded its (?:monthly )?spend(?:ing)? cap", re.IGNORECASE
+)
+#: A file that a request names and that has expired, or is another project's, has the code of a wrong key.
+_FILE_DENIED = re.compile(r"permission to access the file\b", re.IGNORECASE)
+
+
+def is_spent(message: str) -> bool:
+    """Say whether the text of a quota's error means that no wait helps: there is no more money."""
+    return _SPENT.search(message) is not None
 
 
 def decode_row(line: bytes) -> Row:
@@ -79,22 +91,26 @@ def _decode_any(line: bytes) -> Row:
 def _key_of(value: dict[str, Any]) -> str:
     metadata = value.get("metadata")
     beside = metadata.get("key") if isinstance(metadata, dict) else None
-    found = value.get("key", beside)
-    return found if isinstance(found, str) else ""
+    return next((key for key in (value.get("key"), beside) if isinstance(key, str)), "")
 
 
 def _row_of(wire_id: str, value: dict[str, Any]) -> Row:
-    error = value.get("error") or _status_error(value.get("status"))
-    if error:
-        return _error_row(wire_id, rpc_facts(error))
+    for error in (value.get("error"), _status_error(value.get("status"))):
+        if _says_something(error):
+            return _error_row(wire_id, rpc_facts(error))
     response = value.get("response")
     if not isinstance(response, dict):
         return shaped(wire_id, "no_response")
     if not response:
         return shaped(wire_id, "no_body")
-    if response.get("error"):
+    if _says_something(response.get("error")):
         return _error_row(wire_id, rpc_facts(response["error"]))
     return answer_row(wire_id, response)
+
+
+def _says_something(error: Any) -> bool:
+    """Say whether an error is there: code 0 is google.rpc's OK."""
+    return any(error.values()) if isinstance(error, dict) else bool(error)
 
 
 def _status_error(status: Any) -> Any:
@@ -114,5 +130,9 @@ def _error_row(wire_id: str, facts: ErrorFacts) -> Row:
     if _TOO_LONG.search(facts.message):
         facts = replace(facts, code="context_length_exceeded")
     verdict = verdict_of_error(facts.code, facts.type, facts.status)
+    if is_spent(facts.message):
+        verdict = Verdict.ACCOUNT
+    elif verdict is Verdict.ACCOUNT and _FILE_DENIED.search(facts.message):
+        verdict = Verdict.BAD_REQUEST
     code = facts.code or facts.type or (f"http_{facts.status}" if facts.status else "error_text")
     return Row(wire_id, verdict, code, facts.message[:MESSAGE_LIMIT])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import httpx
 
@@ -13,7 +13,7 @@ from airflow_batch_llm.backends.content import unlogged_addresses
 from airflow_batch_llm.backends.gemini_objects import FileObject, Uploaded
 from airflow_batch_llm.backends.replies import parse
 from airflow_batch_llm.backends.retrying import Again
-from airflow_batch_llm.exceptions import TransferError, Unreachable
+from airflow_batch_llm.exceptions import Refused, TransferError, Unreachable
 
 #: Bytes of a piece: a multiple of the 256 KiB that pieces must come in.
 PIECE = 8 * 1024 * 1024
@@ -70,7 +70,7 @@ class ResumableUpload:
         }
         reply = await self._post(url, headers, json={"file": {"display_name": name}})
         if not reply.is_success:
-            raise_for(reply, self._call)
+            _raise_begin(reply, self._call)
         try:
             return url.join(reply.headers["x-goog-upload-url"])
         except (KeyError, httpx.InvalidURL) as e:
@@ -112,7 +112,10 @@ class ResumableUpload:
             return reply
         if reply.status_code >= 500 or reply.status_code in (408, 409, 429):
             return None
-        raise_for(reply, self._call)
+        if reply.status_code == 413:
+            raise_for(reply, self._call)
+        # The address of this upload has run out, or was ended: the key was good when it began.
+        raise Again(TransferError(f"{self._call}: broken off at byte {offset}: HTTP {reply.status_code}"))
 
     async def _ask(self, url: httpx.URL) -> _Progress | None:
         """Ask how far an upload came; None where nobody knows."""
@@ -130,6 +133,13 @@ class ResumableUpload:
             )
         except httpx.HTTPError as e:
             raise Again(unreachable(self._call, e)) from e
+
+
+def _raise_begin(reply: httpx.Response, call: Call) -> NoReturn:
+    if reply.status_code == 404:
+        what = f"{call}: HTTP 404: no such endpoint; check the base URL and the option 'api_version'"
+        raise Refused(what, status_code=404, reason="not_found")
+    raise_for(reply, call)
 
 
 def _uploaded(reply: httpx.Response, call: Call) -> FileObject:

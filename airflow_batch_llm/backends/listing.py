@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from airflow_batch_llm.backends.base import Call
 from airflow_batch_llm.core.ids import META_ORIGIN, META_TOKEN
 from airflow_batch_llm.core.model import RemoteBatch
-from airflow_batch_llm.exceptions import InDoubt
+from airflow_batch_llm.exceptions import InDoubt, NotFound, Refused
 
 #: How far the provider's clock may lag behind the ledger's, in seconds, when a batch is looked for.
 _CLOCK_MARGIN = 600.0
@@ -125,7 +125,12 @@ class BatchList:
         total: int | None = None
         whole = True
         for _ in range(max_pages):
-            page = await self._read(cursor)
+            try:
+                page = await self._read(cursor)
+            except (Refused, NotFound):
+                if cursor is None:
+                    raise
+                return kept, False  # the cursor ran out, or names a batch that was deleted meanwhile
             # Pages that are counted move up when a batch is deleted: one may have slipped by unseen.
             whole = whole and not (total and page.total is not None and page.total < total)
             total = page.total if page.total is not None else total
@@ -134,7 +139,7 @@ class BatchList:
             seen.update(batch.id for batch in fresh)
             kept.extend(filter(keep, fresh))
             if page.cursor is None:
-                return kept, whole
+                return kept, whole and page.more is not True
             if page.batches and not fresh:
                 return kept, whole and page.more is not True and (total is None or total <= len(seen))
             if fresh and stop(fresh):

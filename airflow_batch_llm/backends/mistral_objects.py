@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from airflow_batch_llm.backends.errors import MESSAGE_LIMIT, token
 from airflow_batch_llm.backends.fields import Strings, Text, Time, Whole
@@ -109,6 +109,14 @@ class JobPage(BaseModel):
 
     data: list[BatchJob] = []
     total: Whole = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_a_list(cls, value: Any) -> Any:
+        """An empty list may lack its ``data``; an error, or anything else, is no empty list."""
+        if isinstance(value, Mapping) and "data" not in value and value.get("object") != "list":
+            raise ValueError("no list")
+        return value
 
 
 def refused_lines(body: Any) -> list[RefusedLine]:

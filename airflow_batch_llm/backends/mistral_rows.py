@@ -19,6 +19,7 @@ from airflow_batch_llm.core.model import Row
 from airflow_batch_llm.core.verdicts import Verdict
 
 _OTHER_BODY = "no_choices"
+_CONTEXT_FULL = "model_length"
 
 
 def decode_row(line: bytes) -> Row:
@@ -26,6 +27,8 @@ def decode_row(line: bytes) -> Row:
     row = decode_family_row(line)
     if row.code == _OTHER_BODY:
         return decode_loosely(line, _moderation_row)
+    if row.finish_reason == _CONTEXT_FULL:
+        return structs.replace(row, finish_reason="length")
     if row.verdict is Verdict.OK and _are_calls(row.output):
         return decode_loosely(line, lambda wire_id, value: _with_calls(row))
     return row

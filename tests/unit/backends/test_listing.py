@@ -11,7 +11,7 @@ from airflow_batch_llm.backends.base import Call
 from airflow_batch_llm.backends.listing import BatchList, Page
 from airflow_batch_llm.core.ids import META_ORIGIN, META_TOKEN
 from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus
-from airflow_batch_llm.exceptions import InDoubt
+from airflow_batch_llm.exceptions import InDoubt, NotFound, ProviderError, Refused
 
 CALL = Call("GET", "https://host", "/batches")
 NOW = 1_780_000_000.0
@@ -60,6 +60,7 @@ def test_a_page_without_batches_may_have_one_after_it() -> None:
         {"": page("a", "1"), "1": page("", "1")},  # the cursor stands still
         {"": page("ab", "b", more=True), "b": page("ab", "b", more=True)},  # it is not heeded
         {"": page("ab", "1", total=3), "1": page("ab", "2", total=3)},  # a third is never shown
+        {"": page("ab", None, more=True)},  # more are promised, and no cursor leads there
         {
             "": page("ab", "1", total=4),
             "1": page("d", "2", total=3),
@@ -70,6 +71,29 @@ def test_a_page_without_batches_may_have_one_after_it() -> None:
 def test_a_list_that_has_no_end_proves_nothing(pages: dict[str, Page]) -> None:
     with pytest.raises(InDoubt):
         Pages(pages).find("t-none")
+
+
+@pytest.mark.parametrize("error", [Refused("a token that has run out"), NotFound("a batch that is gone")])
+def test_a_cursor_that_is_refused_later_on_leaves_the_list_without_an_end(error: ProviderError) -> None:
+    class RunsOut(Pages):
+        async def read(self, cursor: str | None) -> Page:
+            if cursor is not None:
+                raise error
+            return await super().read(cursor)
+
+    pages = RunsOut({"": page("ab", "x")})
+    assert pages.find("t-b") == ["b"]
+    with pytest.raises(InDoubt):
+        pages.find("t-none")
+
+
+def test_a_list_that_is_refused_from_the_start_is_refused() -> None:
+    class Denied(Pages):
+        async def read(self, cursor: str | None) -> Page:
+            raise Refused("no such endpoint")
+
+    with pytest.raises(Refused):
+        Denied({}).find("t-none")
 
 
 def test_what_was_found_counts_although_the_list_has_no_end() -> None:

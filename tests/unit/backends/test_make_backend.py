@@ -80,3 +80,17 @@ def test_what_cannot_work_is_refused_by_name(arguments: dict[str, Any], named: s
 
 def test_expiry_can_be_left_to_the_provider() -> None:
     make(input_expiry_seconds=0, output_expiry_seconds=0)
+
+
+@pytest.mark.parametrize("name", ["authorization", "AUTHORIZATION"])
+def test_a_key_is_sent_once_however_a_further_header_is_written(name: str) -> None:
+    assert headers(make(headers={name: "Bearer old"})) == {"Authorization": "Bearer key-1"}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [{"X-A\r\nX-B": "1"}, {"X A": "1"}, {"": "1"}, {"X-A": "1\r\nX-B: 2"}, {"X-A": " 1"}, {"X-A": "ä"}],
+)
+def test_a_header_that_cannot_be_sent_is_told_before_any_call(sent: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="header"):
+        make(headers=sent)

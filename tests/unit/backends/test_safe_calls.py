@@ -114,6 +114,14 @@ def test_a_delay_beyond_the_budget_is_handed_to_the_caller(
     assert bench.waits == []
 
 
+@pytest.mark.parametrize("value", ["99999999999", "1e300", "Wed, 01 Jan 9000 00:00:00 GMT"])
+def test_nobody_waits_longer_than_a_day_for_what_a_server_asks(bench: Bench, value: str) -> None:
+    bench.server.script = [Reply(429, error(), {"retry-after": value})]
+    with pytest.raises(RateLimited) as caught:
+        retrieve(bench)
+    assert caught.value.retry_after == 86_400
+
+
 def test_the_budget_holds_for_all_waits_together(bench: Bench) -> None:
     bench.server.script = [Reply(429, error(), {"retry-after": "40"})] * 3
     with pytest.raises(RateLimited):

@@ -255,3 +255,17 @@ def test_an_order_with_an_upload_is_refused_before_a_call(bench: Bench) -> None:
     with pytest.raises(Refused):
         bench.run(lambda backend: backend.upload(bench.folder / "lines.jsonl", "x"))
     assert bench.server.received == []
+
+
+def test_a_429_of_a_gateway_says_nothing_of_the_account(bench: Bench) -> None:
+    bench.server.script = [Reply(429, b"<html>slow down</html>")]
+    with pytest.raises(RateLimited):
+        bench.run(lambda backend: backend.create(bench.order(b"{}")))
+
+
+def test_an_organization_that_is_disabled_is_a_fault_of_the_account(bench: Bench) -> None:
+    bench.server.script = [
+        Reply(400, failure("invalid_request_error", "This organization has been disabled."))
+    ]
+    with pytest.raises(AccountError):
+        bench.run(lambda backend: backend.create(bench.order(b"{}")))

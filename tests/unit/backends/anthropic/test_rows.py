@@ -242,7 +242,8 @@ def test_a_line_that_is_no_row_is_unknown_and_joins_to_nothing(line: bytes) -> N
         ({"type": "succeeded"}, Verdict.EMPTY),
         ({"type": "succeeded", "message": "text"}, Verdict.EMPTY),
         ({"type": "succeeded", "message": {}}, Verdict.EMPTY),
-        ({"type": "succeeded", "message": {"content": "text"}}, Verdict.EMPTY),
+        ({"type": "succeeded", "message": {"content": " "}}, Verdict.EMPTY),
+        ({"type": "succeeded", "message": {"type": "error", "error": {"type": "x"}}}, Verdict.UNKNOWN),
         ({"type": "errored"}, Verdict.SERVER_ERROR),
         ({"type": "errored", "error": None}, Verdict.SERVER_ERROR),
         ({"type": "errored", "error": {"type": "overloaded_error", "message": "m"}}, Verdict.SERVER_ERROR),
@@ -257,6 +258,28 @@ def test_half_a_row_has_a_verdict_under_its_own_id(result: Any, verdict: Verdict
     row = decode(result)
     assert (row.verdict, row.wire_id) == (verdict, "w-1")
     assert row.code
+
+
+def test_words_without_a_block_around_them_are_an_answer() -> None:
+    row = decode({"type": "succeeded", "message": {"content": "text", "stop_reason": "end_turn"}})
+    assert (row.verdict, row.text, row.finish_reason) == (Verdict.OK, "text", "stop")
+
+
+def test_an_error_in_place_of_the_message_is_an_error() -> None:
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "m"}}
+    row = decode({"type": "succeeded", "message": error})
+    assert (row.verdict, row.code) == (Verdict.SERVER_ERROR, "overloaded_error")
+
+
+def test_an_answer_of_thoughts_alone_is_empty_and_ended_by_itself() -> None:
+    row = decode({"type": "succeeded", "message": message([{"type": "thinking", "thinking": "hm"}])})
+    assert (row.verdict, row.code, row.finish_reason) == (Verdict.EMPTY, "no_content", "stop")
+
+
+def test_an_organization_that_is_disabled_is_no_fault_of_the_row() -> None:
+    error = {"type": "invalid_request_error", "message": "This organization has been disabled."}
+    row = decode({"type": "errored", "error": {"type": "error", "error": error}})
+    assert row.verdict is Verdict.ACCOUNT
 
 
 def test_broken_text_is_mended_for_it_was_paid_for() -> None:

@@ -297,3 +297,10 @@ def test_rows_without_an_id_of_their_own_are_judged(
 
     row = azure.run(decode)
     assert (row.wire_id, row.verdict) == ("w-1", verdict)
+
+
+@pytest.mark.parametrize("version", ["v1", "preview", "latest"])
+def test_names_of_the_newest_version_mean_the_paths_without_one(version: str, azure: Azure) -> None:
+    azure.server.script = [Reply(200, {"data": [], "has_more": False})]
+    azure.run(lambda backend: backend.probe(), api_version=version)
+    assert azure.last.path.startswith("/openai/v1/batches?limit=")

@@ -13,7 +13,15 @@ from airflow_batch_llm.backends.gemini import GeminiBackend
 from airflow_batch_llm.backends.gemini_objects import display_name
 from airflow_batch_llm.core.ids import META_JOB, META_ORIGIN, META_TOKEN
 from airflow_batch_llm.core.model import RemoteStatus
-from airflow_batch_llm.exceptions import AuthError, InDoubt, NotFound, ProviderError, Refused, TransferError
+from airflow_batch_llm.exceptions import (
+    AuthError,
+    InDoubt,
+    NotFound,
+    ProviderError,
+    Refused,
+    TransferError,
+    Unreachable,
+)
 from tests.unit.backends.gemini.conftest import Bench, Reply, operation
 
 ROWS = [b'{"key":"a-1","response":{}}', b'{"key":"a-2","response":{}}', b'{"key":"a-3","response":{}}']
@@ -263,3 +271,24 @@ def test_a_bearer_token_goes_in_its_own_header(bench: Bench) -> None:
     bench.run(probe)
     headers = bench.received[0].headers
     assert headers["authorization"] == "Bearer token" and "x-goog-api-key" not in headers
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"error": {"code": 13}},
+        {"operations": "none"},
+        {"message": "hello"},
+        {"operations": [{"name": "models/m/batches/b1", "metadata": {}}]},
+    ],
+)
+def test_a_reply_that_is_no_list_is_not_an_empty_one(page: Any, bench: Bench) -> None:
+    """What it did not show would count as not there, and be sent again."""
+    bench.plays(*[Reply(200, page)] * 3)
+    with pytest.raises(Unreachable):
+        bench.run(lambda backend: backend.find("t1"))
+
+
+def test_an_empty_list_may_be_an_empty_object(bench: Bench) -> None:
+    bench.plays(Reply(200, {}))
+    assert bench.run(lambda backend: backend.find("t1")) == []

@@ -46,6 +46,21 @@ def refusal(bench: Bench, http: int, /, **error: Any) -> ProviderError:
     return told.value
 
 
+# -- what is no quota and no key -------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "message",
+    ["Your prepayment credits are depleted.", "Your project has exceeded its monthly spending cap."],
+)
+def test_money_that_is_used_up_is_not_waited_for(message: str, bench: Bench) -> None:
+    told = refusal(bench, 429, status="RESOURCE_EXHAUSTED", message=message)
+    assert isinstance(told, AccountError) and message not in str(told)
+
+
+def test_an_upload_that_is_named_by_its_bare_id_is_gone_and_the_key_is_good(bench: Bench) -> None:
+    message = "You do not have permission to access the File in-1 or it may not exist."
+    assert isinstance(refusal(bench, 403, status="PERMISSION_DENIED", message=message), NotFound)
+
+
 # -- what is sent ----------------------------------------------------------------------------------
 def test_an_upload_is_named_and_the_batch_bears_token_job_and_origin(bench: Bench) -> None:
     bench.plays(Reply(200, operation("BATCH_STATE_PENDING")))

@@ -301,3 +301,26 @@ def test_D16_an_empty_status_is_no_error_and_a_text_with_json_is_read() -> None:
     assert (good.verdict, good.text) == (Verdict.OK, "B1")
     assert (failed.code, DEFAULT_DISPOSITIONS[failed.verdict]) == ("FAILED_PRECONDITION", Disposition.RETRY)
     assert row({"key": "a-1", "status": "broken: {", "response": {}}).verdict is Verdict.SERVER_ERROR
+
+
+def test_a_file_that_a_row_names_in_vain_blames_no_account() -> None:
+    message = "You do not have permission to access the File abc or it may not exist."
+    for code in (7, 403):
+        found = row(failed(code=code, message=message))
+        assert (found.verdict, found.code) == (
+            Verdict.BAD_REQUEST,
+            "PERMISSION_DENIED" if code == 7 else "http_403",
+        )
+    assert row(failed(code=7, message="x")).verdict is Verdict.ACCOUNT
+
+
+def test_money_that_is_used_up_blames_no_row() -> None:
+    message = "Your prepayment credits are depleted. Please go to AI Studio."
+    assert row(failed(code=429, status="RESOURCE_EXHAUSTED", message=message)).verdict is Verdict.ACCOUNT
+
+
+def test_code_0_is_no_error_and_a_key_that_is_null_is_looked_for_elsewhere() -> None:
+    for beside in ({"error": {"code": 0}}, {"status": {"code": 0}}, {"error": {}}):
+        assert row({**said({"text": "A"}), **beside}).verdict is Verdict.OK
+    found = row({**said({"text": "A"}), "key": None, "metadata": {"key": "a-2"}})
+    assert (found.wire_id, found.verdict) == ("a-2", Verdict.OK)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_batch_llm.backends.gemini_upload import ResumableUpload
-from airflow_batch_llm.exceptions import AuthError, ProviderError, TransferError, Unreachable
+from airflow_batch_llm.exceptions import ProviderError, Refused, TransferError, Unreachable
 from tests.unit.backends.gemini.conftest import Bench, Reply
 
 DATA = b"0123456789"
@@ -136,12 +136,22 @@ def test_a_piece_that_never_arrives_ends_in_an_error_that_may_be_tried_again(
     assert [path for _, path in bench.sent()].count("/upload/v1beta/files") == 3
 
 
-def test_a_refused_piece_is_not_sent_again(bench: Bench, local: Path) -> None:
-    error = {"error": {"code": 403, "status": "PERMISSION_DENIED"}}
-    bench.plays(begun(bench), Reply(403, error))
-    with pytest.raises(AuthError):
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
+def test_an_address_that_has_run_out_says_nothing_of_the_key_and_the_upload_begins_anew(
+    status: int, bench: Bench, local: Path
+) -> None:
+    error = {"error": {"code": status, "status": "PERMISSION_DENIED"}}
+    bench.plays(begun(bench), Reply(status, error), begun(bench), final())
+    assert send(bench, local, 100) == "files/f1"
+    bench.plays(*[begun(bench), Reply(status, error)] * 3)
+    with pytest.raises(TransferError):
+        send(bench, local, 100)
+
+
+def test_a_wrong_address_is_told_where_the_upload_begins(bench: Bench, local: Path) -> None:
+    bench.plays(Reply(404, b"not here"))
+    with pytest.raises(Refused, match="no such endpoint"):
         send(bench, local)
-    assert len(bench.received) == 2
 
 
 def test_a_start_that_fails_is_repeated_or_told(bench: Bench, local: Path) -> None:

@@ -368,8 +368,16 @@ def test_fewer_results_than_the_job_counts_are_believed_only_when_said_twice(
     assert fetched(mistral, tmp_path / "out", outputs(3), outputs(3)) == ROWS[:3]
     assert fetched(mistral, tmp_path / "out", outputs(2), outputs(4)) == ROWS
     with pytest.raises(TransferError):
-        fetched(mistral, tmp_path / "short", outputs(2), outputs(3))
+        fetched(mistral, tmp_path / "short", outputs(1), outputs(2), outputs(3))
     assert not (tmp_path / "short").exists()
+
+
+def test_results_that_are_not_there_yet_are_not_missing_rows(mistral: Mistral, tmp_path: Path) -> None:
+    """Reads lag: none of the rows that the job counts is there."""
+    with pytest.raises(NotFound, match="none of 4 rows"):
+        fetched(mistral, tmp_path / "none", outputs(0), outputs(0))
+    assert not (tmp_path / "none").exists()
+    assert fetched(mistral, tmp_path / "late", outputs(0), outputs(4)) == ROWS
 
 
 def test_failed_rows_that_are_in_a_file_are_not_missed_among_the_results(
@@ -435,3 +443,16 @@ def test_requests_that_go_along_are_fewer_and_a_connections_own_limit_holds() ->
 def test_the_address_may_end_in_the_version(ending: str) -> None:
     backend = make_backend("mistral", base_url=f"https://api.mistral.ai{ending}", api_key="k", options={})
     assert backend.address == "api.mistral.ai/v1"
+
+
+@pytest.mark.parametrize("page", [{}, {"detail": "x"}, {"message": "x", "total": 0}])
+def test_a_reply_that_is_no_list_is_not_an_empty_one(page: Any, mistral: Mistral) -> None:
+    """What it did not show would count as not there, and be sent again."""
+    mistral.server.script = [Reply(200, page)] * 3
+    with pytest.raises(Unreachable):
+        mistral.run(lambda backend: backend.find("t1"))
+
+
+def test_an_empty_list_may_lack_its_data(mistral: Mistral) -> None:
+    mistral.server.script = [Reply(200, {"object": "list", "total": 0})]
+    assert mistral.run(lambda backend: backend.find("t1")) == []

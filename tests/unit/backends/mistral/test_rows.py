@@ -118,3 +118,8 @@ def test_an_answer_that_broke_off_is_none(finish: str, verdict: Verdict) -> None
 )
 def test_a_line_that_cannot_be_read_is_unknown_and_never_raises(line: bytes) -> None:
     assert decode_row(line).verdict is Verdict.UNKNOWN
+
+
+def test_a_context_that_is_full_ends_an_answer_in_the_words_of_all() -> None:
+    row = decoded(answer({"content": "Four and"}, "model_length"))
+    assert (row.verdict, row.code, row.finish_reason) == (Verdict.TRUNCATED, "model_length", "length")

@@ -1,0 +1,72 @@
+"""Results whose size nobody names: when they are whole, when rows are missing, and when nothing is there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from airflow_batch_llm.backends.counted import count_rows, fetch_counted
+from airflow_batch_llm.exceptions import NotFound, TransferError
+
+ROW = b'{"custom_id":"w"}\n'
+
+
+def fetched(folder: Path, rows: int, *reads: bytes) -> tuple[bytes, list[float]]:
+    """Return what stands in the file in the end, and what was waited for."""
+    left, waits = list(reads), []
+    local = folder / "raw.jsonl"
+
+    async def fetch(target: Path) -> None:
+        target.write_bytes(left.pop(0))
+
+    async def pause(seconds: float) -> None:
+        waits.append(seconds)
+
+    try:
+        asyncio.run(fetch_counted(fetch, local, rows=rows, what="results of b", pause=pause))
+    except (TransferError, NotFound):
+        assert not local.exists()
+        raise
+    assert not left, "no more reads than needed"
+    return local.read_bytes(), waits
+
+
+def test_as_many_rows_as_are_counted_are_read_once(tmp_path: Path) -> None:
+    assert fetched(tmp_path, 2, ROW * 2) == (ROW * 2, [])
+    assert fetched(tmp_path, 0, b"") == (b"", [])
+
+
+def test_results_that_are_still_written_are_read_again_a_little_later(tmp_path: Path) -> None:
+    assert fetched(tmp_path, 3, ROW, ROW * 2, ROW * 3) == (ROW * 3, [1.0, 1.0])
+
+
+def test_what_two_reads_say_is_believed(tmp_path: Path) -> None:
+    assert fetched(tmp_path, 3, ROW * 2, ROW * 2) == (ROW * 2, [1.0])
+
+
+def test_reads_that_each_end_elsewhere_are_none(tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match="2 of 9 rows"):
+        fetched(tmp_path, 9, ROW, ROW * 3, ROW * 2)
+
+
+def test_no_row_at_all_is_no_result_and_nobody_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="none of 2 rows"):
+        fetched(tmp_path, 2, b"", b"")
+    assert fetched(tmp_path, 1, b"", ROW)[0] == ROW
+
+
+def test_half_a_row_at_the_end_is_no_row(tmp_path: Path) -> None:
+    assert fetched(tmp_path, 2, ROW + ROW[:-4], ROW * 2)[0] == ROW * 2
+    assert fetched(tmp_path, 2, ROW + ROW.strip())[0] == ROW + ROW.strip(), "the last end may be missing"
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [(b"", 0), (b"\n \n", 0), (ROW, 1), (ROW[:5], 0), (b'{"a":"\xff"}', 1), (b'{"a":"\xff', 0)],
+)
+def test_rows_are_counted_without_half_ones(data: bytes, rows: int, tmp_path: Path) -> None:
+    local = tmp_path / "raw"
+    local.write_bytes(data)
+    assert count_rows(local) == rows
