@@ -84,6 +84,7 @@ def test_extra_fields_cannot_displace_the_orders_own(bench: Bench) -> None:
         Reply(503, coded("overloaded"), {"retry-after": "1", "x-should-retry": "true"}),
         Reply(408, coded("timeout")),
         Reply(409, coded("conflict")),
+        Reply(499, b"client closed request"),
         Reply(303, b"", {"location": "/v1/batches/batch_1"}),
         Reply(200, b"<html>welcome</html>"),
         Reply(200, {"object": "batch"}),
