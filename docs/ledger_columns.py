@@ -95,7 +95,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "model": "asked last",
         "verdict": "of the last attempt, see [verdicts.md](verdicts.md)",
         "code": "the provider's error code, or a word of ours",
-        "message": "the provider's error text; may quote the request",
+        "message": "the provider's error text, or why the row was not sent; may quote the request",
         "exhausted": "dead only because its attempts were used up",
         "request_path": "`requests.jsonl` that holds the request; empty: it was never sent",
         "attempts": "JSON: every attempt with round, provider batch, verdict, code, time, tokens",

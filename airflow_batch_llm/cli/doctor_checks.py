@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import insert
 from sqlalchemy.exc import SQLAlchemyError
 
+from airflow_batch_llm.cli.providers import endpoint_names
 from airflow_batch_llm.cli.session import open_workspace
 from airflow_batch_llm.cli.target import open_target
 from airflow_batch_llm.core.model import JobState
@@ -180,7 +181,9 @@ def _ask(account: Account) -> Iterator[Finding]:
     try:
         said, limits = asyncio.run(probe())
     except BatchLLMError as error:
-        yield fault_of("key", error, f"see Admin > Connections > {account.conn_id}: base URL and key")
+        yield fault_of(
+            "key", error, f"see Admin > Connections > {account.conn_id}: dialect, base URL and key"
+        )
         yield _unasked("limits")
     else:
         yield Finding("key", State.OK, said)
@@ -191,8 +194,7 @@ def _ask(account: Account) -> Iterator[Finding]:
         )
         yield Finding("limits", State.OK, found, numbers=numbers)
     row = find_provider(account.provider)
-    endpoints = ", ".join(sorted(path.removeprefix("/v1/") for path in row.endpoints))
-    found = f"{row.name}, protocol {row.protocol}: {endpoints}"
+    found = f"{row.name}, protocol {row.protocol}: {', '.join(endpoint_names(row))}"
     found += f"; {row.tested}; a batch whose create call had no reply is found by {row.found_by}"
     if row.marks_batches:
         yield Finding("protocol", State.OK, found)

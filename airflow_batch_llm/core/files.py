@@ -33,7 +33,11 @@ class Member(msgspec.Struct, omit_defaults=True):
 
 
 class Refusal(msgspec.Struct, omit_defaults=True):
-    """One line of ``refused.jsonl``: a row that never became a request of a batch."""
+    """One line of ``refused.jsonl``: a row that never became a request of a batch.
+
+    :param message: what the provider's protocol has no place for; it may name a value of the row, so that it
+        goes to the dead-letter table only.
+    """
 
     custom_id: str
     wire_id: str
@@ -41,6 +45,7 @@ class Refusal(msgspec.Struct, omit_defaults=True):
     code: str
     line: int = 0
     key: dict[str, Any] = {}
+    message: str = ""
 
 
 _members = msgspec.json.Decoder(Member)

@@ -212,7 +212,7 @@ def _refusal_letters(tools: Tools, job: Job, index: RowIndex) -> Iterator[DeadLe
             model=job.model,
             verdict=Verdict(refusal.verdict),
             code=refusal.code,
-            message="",
+            message=refusal.message,
             exhausted=False,
             request_path="",
             attempts=(),

@@ -42,6 +42,8 @@ _MAX_COMPLAINTS = 20
 #: Drafts that are looked at together: their number, and the text in them.
 _HANDFUL = 1000
 _HANDFUL_CHARACTERS = 8 << 20
+#: Characters of why a row was refused: it may name a value of the row.
+_MESSAGE_LIMIT = 500
 _member_encoder = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -67,6 +69,11 @@ def stage(tools: Tools, order: StageOrder, job: Job) -> Job:
         return tools.reload(job)
     _describe_for_people(tools, plan_id)
     return pinned
+
+
+def _words_of(error: Refused) -> str:
+    """Return what a refusal says, without its code and in characters that files can keep."""
+    return str(error.args[0])[:_MESSAGE_LIMIT].encode("utf-8", "replace").decode()
 
 
 def _describe_for_people(tools: Tools, plan_id: str) -> None:
@@ -241,13 +248,13 @@ class _Staging:
         try:
             shards.add(request, model=model)
         except TooLarge:
-            fault = (Verdict.TOO_LARGE, "request_over_limit")
+            fault, message = (Verdict.TOO_LARGE, "request_over_limit"), ""
         except Refused as error:
-            fault = (Verdict.BAD_REQUEST, error.reason)
+            fault, message = (Verdict.BAD_REQUEST, error.reason), _words_of(error)
         else:
             self._counts["sent"] += 1
             return True
-        self._refuse(refused, request.custom_id, request.wire_id, fault, line, request.key)
+        self._refuse(refused, request.custom_id, request.wire_id, fault, line, request.key, message)
         return False
 
     def _refuse(
@@ -258,9 +265,10 @@ class _Staging:
         fault: tuple[Verdict, str],
         line: int,
         key: dict[str, Any],
+        message: str = "",
     ) -> None:
         self._counts["refused"] += 1
-        refused.write(encode_line(Refusal(custom_id, wire_id, fault[0], fault[1], line, key)))
+        refused.write(encode_line(Refusal(custom_id, wire_id, fault[0], fault[1], line, key, message)))
 
     def _count_withdrawn(self, custom_ids: RowIndex) -> None:
         previous = self._job.seen.get("previous_plan")

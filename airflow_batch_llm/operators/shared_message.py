@@ -51,7 +51,8 @@ def shared_message(tools: Tools, job: Job) -> tuple[str, int] | None:
     None where fewer than two rows share one, where more than :data:`MOST_ROWS` do, where a request of
     theirs cannot be read, and where too little would be left.
     """
-    found = commonest(letter.message for letter in _open_letters(tools.ledger, job))
+    # What was never sent has no request by which to hide words.
+    found = commonest(letter.message for letter in _open_letters(tools.ledger, job) if letter.request_path)
     if found is None:
         return None
     message, number = found

@@ -66,6 +66,17 @@ def test_rows_that_name_models_are_sent_in_batches_of_one_model(bench: Callable[
     job.assert_accounted(["a", "b", "c", "d", "e"])
 
 
+def test_a_row_that_cannot_be_sent_is_told_with_the_reason(bench: Callable[..., Bench]) -> None:
+    rows = [{"id": "a", "request": _body("one")}, {"id": "b", "request": _body("two", stream=True)}]
+    job = bench(drafts=_drafts(RowPrompt(body_column="request"), rows))
+
+    job.run()
+
+    (letter,) = job.ledger.dead_letters(job.key.job_id)
+    assert (letter.custom_id, letter.code) == ("b", "stream")
+    assert "remove 'stream'" in letter.message and "BLLM" not in letter.message
+
+
 def test_what_a_row_says_itself_is_changed_with_its_round(bench: Callable[..., Bench]) -> None:
     rows = [
         {"id": "limit", "request": _body("cut me", max_tokens=50)},
