@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from tests.chaos.catalogue import catalogue
 from tests.chaos.mutants import MUTANTS
 from tests.chaos.playing import Setting
+from tests.chaos.protocols import PROTOCOLS
 from tests.chaos.report import ENOUGH, Report, short_of, table, tell_failure
 from tests.chaos.telling import telling
 from tests.chaos.workers import Order, play_all
 from tests.chaos.worlds import PostgresLedgers, SqliteLedgers
 
-PROTOCOLS = ("openai", "azure", "anthropic", "gemini", "mistral")
 LEDGERS = {kind.kind: kind for kind in (SqliteLedgers, PostgresLedgers)}
 #: Rounds of directed schedules before a fault that is still short is given up.
 _ROUNDS = 6
@@ -40,7 +40,10 @@ class _Run:
         self._jobs = args.jobs
         self._schedules, self._directed = args.schedules, not args.no_directed
         kinds = list(LEDGERS) if args.ledger == "all" else [args.ledger]
-        self._faults = {kind: list(catalogue(LEDGERS[kind].outages, reuse=args.reuse)) for kind in kinds}
+        self._faults = {
+            kind: list(catalogue(LEDGERS[kind].outages, reuse=args.reuse, protocol=args.protocol))
+            for kind in kinds
+        }
         self._reports = {kind: Report() for kind in kinds}
         self._total = Report()
         self._began = time.monotonic()

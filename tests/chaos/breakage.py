@@ -16,6 +16,7 @@ from airflow_batch_llm.core.drafts import Answer, LandingInfo
 from airflow_batch_llm.storage.workspace import ObjectWorkspace
 from tests.chaos.landing import LandingTable
 from tests.chaos.processes import Teller
+from tests.chaos.protocols import ASK_FOR_UPLOADS
 
 Fault = Callable[[str], None]
 
@@ -30,13 +31,13 @@ _READS = frozenset(
     (
         *("engine", "schema", "namespace", "namespace_made_at", "now", "get_job", "jobs", "batches"),
         *("get_batch", "dead_letters", "find_dead_letters", "count_dead_letters", "events"),
-        *("holds", "get_hold", "find_answers"),
+        *("holds", "get_hold", "find_answers", "batches_at_provider", "in_doubt_alike"),
     )
 )
 _CALLS = frozenset(
     (
-        *("upload", "create", "find", "find_origin", "retrieve", "list_recent", "cancel", "download"),
-        *("delete_file", "probe"),
+        *("upload", "ready", "create", "find", "find_origin", "retrieve", "list_recent", "list_since"),
+        *("cancel", "download", "delete_file", "probe"),
     )
 )
 
@@ -78,7 +79,7 @@ class WatchedBackend:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._backend, name)
-        if name not in _CALLS:
+        if name not in _CALLS or (name == "ready" and self._backend.provider not in ASK_FOR_UPLOADS):
             return found
 
         async def call(*args: Any, **kwargs: Any) -> Any:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
 from airflow_batch_llm.server.scenario import RowFault
 from tests.chaos.breakage import OWN_POINTS
-from tests.chaos.plans import DISK_BROKEN, DISK_FULL, KILL, RESET_UPLOAD, SUSPEND, SUSPEND_BRIEFLY, At, Plan
+from tests.chaos.plans import (
+    DISK_BROKEN,
+    DISK_FULL,
+    KILL,
+    RESET_UPLOAD,
+    SUSPEND,
+    SUSPEND_BRIEFLY,
+    At,
+    Plan,
+    Shape,
+)
+from tests.chaos.protocols import QUIRKS, can_happen, lose_a_reply
 from tests.integration.engine.kills import fault_points
-
-Shape = Callable[[Plan, random.Random], None]
 
 #: Between the intent and the request: who stands still here may post after its lease.
 LEASED_POINTS = ("submit.after_intent", "submit.before_create")
@@ -98,6 +106,13 @@ def _make_fit(plan: Plan, rng: random.Random, point: str) -> None:
         _settled_act(plan, rng, act="clear reconcile alone")
     elif point.startswith("hold."):
         _odd_call(plan, rng, label="create 401", rule=_ODD_CALLS["create 401"])
+    elif point.startswith("refused."):
+        label = "batch fail_validation, line named"
+        _batch(plan, rng, label=label, rule={"fault": "fail_validation", "line": 1})
+    elif point.startswith("doubt."):
+        # Alone it is adopted, and is ours or, where the call had no effect, a stranger's.
+        plan.hold, plan.strangers = True, point.endswith("disowned")
+        lose_a_reply(plan, rng, took_effect=not plan.strangers)
     elif point == "observe.before_cancel":
         _deadline(plan, rng, which="passed")
         plan.fails_late = False
@@ -219,15 +234,21 @@ def _set(plan: Plan, rng: random.Random, *, name: str, value: object) -> None:
     setattr(plan, name, value)
 
 
-def catalogue(ledger_outages: tuple[str, ...], *, reuse: bool = False) -> dict[str, Shape]:
-    """Return every fault by name, for a ledger with these outages.
+def catalogue(
+    ledger_outages: tuple[str, ...], *, reuse: bool = False, protocol: str = "openai"
+) -> dict[str, Shape]:
+    """Return every fault by name, for a ledger with these outages and a protocol.
 
     :param reuse: jobs have ``reuse`` (in the job only: here no job asks what another has asked).
     """
     points = (point for point in fault_points() if not point.startswith("reuse."))
     engine = (*points, *(("reuse.before_recorded",) if reuse else ()))
     found: dict[str, Shape] = {f"kill {point}": partial(_kill, point=point) for point in engine + OWN_POINTS}
-    elsewhere = tuple(point for point in engine if point not in (*LEASED_POINTS, "submit.after_duplicate"))
+    elsewhere = tuple(
+        point
+        for point in engine
+        if point not in (*LEASED_POINTS, "submit.after_duplicate") and can_happen(f"kill {point}", protocol)
+    )
     found["suspended past its lease"] = partial(_suspend, points=LEASED_POINTS, past_lease=True)
     found["suspended within its lease"] = _suspend_briefly
     found["suspended at another point"] = partial(_suspend, points=elsewhere, past_lease=False)
@@ -254,7 +275,7 @@ def catalogue(ledger_outages: tuple[str, ...], *, reuse: bool = False) -> dict[s
     found["the source changes with every reading"] = partial(_set, name="moving", value=True)
     found["two processes for every task"] = partial(_set, name="twice", value=True)
     found["two jobs share a connection"] = partial(_set, name="jobs", value=2)
-    return found
+    return {name: shape for name, shape in found.items() if can_happen(name, protocol)} | QUIRKS[protocol]
 
 
 # -- what tells a wrong engine from the right one ----------------------------------------------------

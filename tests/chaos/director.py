@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_batch_llm.core.doubts import MAY_BE_OURS
 from airflow_batch_llm.core.model import JobKey, JobState
 from tests.chaos.catalogue import LEASED_POINTS
 from tests.chaos.jobs import JobRun, Reading, Task, new_job
 from tests.chaos.people import People
 from tests.chaos.plans import SUSPEND, SUSPEND_BRIEFLY, At, Plan
 from tests.chaos.processes import Process
+from tests.chaos.strangers import Strangers
 from tests.chaos.work import LEASE, Stage, task_process, trigger_process
 from tests.chaos.worlds import Ledgers
 
@@ -22,6 +24,8 @@ _MOST_PROCESSES, _MOST_TO_THE_END = 60, 160
 #: A job that has halted is cleared or resumed so often before it counts as unfinished.
 _MOST_EXITS = 10
 _LONGEST_PAUSE = 2.0
+#: Waits for batches that may be ours, and run, before all of them end.
+_WAITS_FOR_CANDIDATES = 3
 
 
 class Unfinished(AssertionError):
@@ -82,6 +86,8 @@ class Director:
             new_job(self.plan, number, f"run-{self.plan.name}-{number}") for number in range(self.plan.jobs)
         ]
         self.people = People(self)
+        self.strangers = Strangers(self.stage.server)
+        self._candidate_waits = 0
         self._ats = list(self.plan.ats)
         self._met = 0
         self._sleepers: list[_Sleeper] = []
@@ -96,6 +102,8 @@ class Director:
         :raises Unfinished: that end is not reached.
         """
         try:
+            if self.plan.strangers:
+                self._let_strangers_in()
             self.stage.server.set_scenario(self.plan.scenario())
             self._play_with_faults()
             self._lift()
@@ -104,6 +112,12 @@ class Director:
         finally:
             for sleeper in self._sleepers:
                 sleeper.actor.kill()
+
+    def _let_strangers_in(self) -> None:
+        """Let others have batches at the provider that run, one of each size that ours can have."""
+        self.stage.server.set_scenario({"pace": {"seconds": 600, "hold_at": 0.5}})
+        self.strangers.send(range(1, self.plan.per_batch + 1))
+        self.hit("strangers with the same key")
 
     def note(self, what: str) -> None:
         """Write a line of the trace."""
@@ -306,14 +320,22 @@ class Director:
     def _wait(self, job: JobRun, progress: dict[str, Any]) -> None:
         """Wait as the triggerer does, unless people or the schedule have other plans."""
         if job is self.jobs[0] and progress["batches"]:
-            if self.people.act_while_waiting(job, progress["batches"]):
+            known = [batch for batch in progress["batches"] if batch not in progress["provisional"]]
+            if self.people.act_while_waiting(job, known):
                 return
             if progress["deadline"] and not self._deadline_met and self.plan.deadline:
                 self._meet_deadline(job, progress)
                 return
-        if not (self._holding and progress["deadline"]):
-            for batch_id in progress["batches"]:
+        holding = self._holding and progress["deadline"]
+        for batch_id in progress["batches"]:
+            # What may be somebody else's is not cancelled when the time is over: it ends by itself.
+            if not holding or batch_id in progress["provisional"]:
                 self.stage.server.release(batch_id)
+        if progress["reason"] == MAY_BE_OURS:
+            self._candidate_waits += 1
+            if self._candidate_waits % _WAITS_FOR_CANDIDATES == 0:
+                self.note("all that runs at the provider ends")
+                self.stage.server.release()
         if not progress["batches"]:
             self._sleep_until(progress["not_before"])
             return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from tests.chaos.catalogue import COMBINATIONS, SETTLED_ACTS, Shape
-from tests.chaos.plans import Plan
+from tests.chaos.catalogue import COMBINATIONS, SETTLED_ACTS
+from tests.chaos.plans import Plan, Shape
 
 
 def draw(seed: int, ledger: str, name: str, faults: dict[str, Shape]) -> Plan:

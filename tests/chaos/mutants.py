@@ -1,4 +1,4 @@
-"""Four engines that are wrong: each lacks one thing that keeps rows from being paid for twice or lost.
+"""Engines that are wrong: each lacks one thing that keeps rows from being paid for twice or lost.
 
 They are made in the task processes alone, by replacing functions; no production code knows of them.
 """
@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from airflow_batch_llm.core import opening, submit
+from airflow_batch_llm.core import doubts, opening, unmarked
 from airflow_batch_llm.core.model import Batch, Job, RemoteBatch
-from airflow_batch_llm.core.spec import StageOrder
+from airflow_batch_llm.core.spec import Later, StageOrder
 from airflow_batch_llm.core.tools import Tools
 
 
@@ -21,20 +21,20 @@ def _no_find() -> None:
     async def resolve_doubt(tools: Tools, job: Job, batch: Batch) -> None:
         tools.ledger.leave_submitting(batch, reason="not_at_provider")
 
-    _replace(submit.resolve_doubt, resolve_doubt)
+    _replace(doubts.resolve_doubt, resolve_doubt)
 
 
 def _no_lease() -> None:
     """Who meets another's intent asks the provider, and takes "not there" for an answer at once."""
 
     async def resolve_doubt(tools: Tools, job: Job, batch: Batch) -> None:
-        found = await submit._find_any(tools, job, batch)
+        found = await doubts._find_any(tools, job, batch)
         if found is not None:
-            await submit._settle_on(tools, job, batch, found[0])
+            await doubts.settle_on(tools, job, batch, found[0])
             return
         tools.ledger.leave_submitting(batch, reason="not_at_provider")
 
-    _replace(submit.resolve_doubt, resolve_doubt)
+    _replace(doubts.resolve_doubt, resolve_doubt)
 
 
 def _token_without_attempt() -> None:
@@ -43,7 +43,7 @@ def _token_without_attempt() -> None:
     The engine has a second defence, which this lacks as well: it never adopts a batch that failed
     before it ran. Of two with the same token the first made is taken: nothing tells them apart.
     """
-    real = submit.token
+    real = doubts.token
 
     def token(job: Job, batch: Batch, attempt: int) -> str:
         return real(job, batch, 0)
@@ -53,7 +53,7 @@ def _token_without_attempt() -> None:
         return (found[-1], batch.attempt) if found else None
 
     _replace(real, token)
-    _replace(submit._find_any, find_any)
+    _replace(doubts._find_any, find_any)
 
 
 def _stage_again() -> None:
@@ -81,6 +81,24 @@ def _stage_again() -> None:
     _replace(real, open_job)
 
 
+def _count_alone() -> None:
+    """Without marks a batch with the right count is taken for ours, whatever ids its rows have.
+
+    Of several the first made is taken: nothing but their rows tells them apart.
+    """
+
+    async def resolve(tools: Tools, job: Job, batch: Batch, now: float) -> Later | None:
+        backend = tools.backend_of(batch)
+        for remote in reversed(await backend.list_since(batch.created_at - unmarked.CLOCK_SLACK)):
+            known = tools.ledger.batches_at_provider(remote.id)
+            if remote.counts.get("total") == batch.requests and not known:
+                await doubts.settle_on(tools, job, batch, remote)
+                return None
+        return doubts._not_there(tools, batch, now)
+
+    _replace(doubts._resolve_unmarked, resolve)
+
+
 def _replace(function: Any, other: Any) -> None:
     """Put another function in place of one, wherever the engine has imported it."""
     for name, module in list(sys.modules.items()):
@@ -95,6 +113,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "no_lease": _no_lease,
     "token_without_attempt": _token_without_attempt,
     "stage_again": _stage_again,
+    "count_alone": _count_alone,
 }
 
 

@@ -102,7 +102,10 @@ class People:
 
     # -- while a task waits ------------------------------------------------------------------------
     def act_while_waiting(self, job: JobRun, batches: list[str]) -> bool:
-        """Do the next thing that is done to a waiting task; False where there is none."""
+        """Do the next thing that is done to a waiting task; False where there is none.
+
+        :param batches: what it waits for and is known to be its own.
+        """
         if not self._acts or self._acts[0] not in WAITING_ACTS:
             return False
         act = self._acts.pop(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +46,10 @@ class Plan:
     :param acts: what people do, in order.
     :param triggers: what happens to the waits, in order.
     :param resume: halted jobs are resumed where that is allowed, not cleared.
+    :param inline: whether the requests go along with the create call: "never", "always", or "changes" from
+        process to process.
+    :param strangers: others have batches of every size at the provider, with the same key.
+    :param pace: what the scenario's ``pace`` has beside ``hold``; :param quirks: members of the scenario.
     """
 
     name: str
@@ -72,6 +78,10 @@ class Plan:
     call_rules: list[dict[str, Any]] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
     absent_file_id: str = "null"
+    inline: str = "never"
+    strangers: bool = False
+    pace: dict[str, Any] = field(default_factory=dict)
+    quirks: dict[str, Any] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
 
     def scenario(self) -> dict[str, Any]:
@@ -82,7 +92,8 @@ class Plan:
             "calls": self.call_rules,
             "results": self.results,
             "absent_file_id": self.absent_file_id,
-            "pace": {"seconds": 600 if self.hold else 0, "hold_at": 0.5},
+            "pace": {"seconds": 600 if self.hold else 0, "hold_at": 0.5, **self.pace},
+            **self.quirks,
         }
 
     def add_rule(self, kind: str, label: str, rule: dict[str, Any]) -> None:
@@ -97,7 +108,7 @@ class Plan:
             f"{self.rows} rows in batches of {self.per_batch}, {self.jobs} job(s), max_rounds "
             f"{self.max_rounds}, {self.call_retries} retries of calls"
         ]
-        flags = ("hold", "structured", "moving", "strict", "twice", "fails_late", "resume")
+        flags = ("hold", "structured", "moving", "strict", "twice", "fails_late", "resume", "strangers")
         lines.append("set: " + (", ".join(flag for flag in flags if getattr(self, flag)) or "nothing"))
         lines += [f"fault: {at}" for at in self.ats]
         lines += [f"scenario {label}" for label in self.labels.values()]
@@ -106,4 +117,9 @@ class Plan:
         lines += [f"trigger: {fault}" for fault in self.triggers]
         if self.deadline:
             lines.append(f"deadline: {self.deadline}")
+        if self.inline != "never":
+            lines.append(f"requests go along with the create call: {self.inline}")
         return lines
+
+
+Shape = Callable[[Plan, random.Random], None]

@@ -56,7 +56,8 @@ class Outcome:
 def play(setting: Setting, name: str, ledgers: Ledgers, folder: Path) -> Outcome:
     """Play one schedule in a fresh world of its own."""
     began = time.monotonic()
-    plan = draw(setting.seed, ledgers.kind, name, catalogue(ledgers.outages, reuse=setting.reuse))
+    faults = catalogue(ledgers.outages, reuse=setting.reuse, protocol=setting.protocol)
+    plan = draw(setting.seed, ledgers.kind, name, faults)
     folder = folder / "schedule"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -72,6 +73,8 @@ def play(setting: Setting, name: str, ledgers: Ledgers, folder: Path) -> Outcome
                 server.charges(),
                 suspended=director.suspended_past_lease,
             )
+            for what in director.strangers.harmed(stage.ledger):
+                findings.lost(f"somebody else's batch: {what}")
         except (Unfinished, Hung) as error:
             unfinished = str(error)
         except Exception:

@@ -8,7 +8,10 @@ _TELLING = {
     "no_lease": ("suspended within its lease",),
     "token_without_attempt": ("queue_full, then a lost reply",),
     "stage_again": ("a killed try and a source that changed",),
+    "count_alone": ("strangers with the same key",),
 }
+#: Mutant -> the protocol over which it is wrong, where that is one without marks.
+PROTOCOL_OF = {"count_alone": "anthropic"}
 
 
 def telling(mutant: str, number: int) -> list[str]:
