@@ -173,7 +173,10 @@ def _options() -> dict[str, Any]:
         "poll_interval_min": _option("float", "15", "Shortest time in seconds between two looks."),
         "poll_interval_max": _option("float", "300", "Longest time in seconds between two looks."),
         "create_timeout": _option(
-            "float", "60", "Seconds allowed for the reply to the call that creates a batch."
+            "float",
+            "60",
+            "Seconds allowed for the reply to the call that creates a batch; where the requests go along "
+            "with it (Anthropic, inline), a second more for each 500 kB of them.",
         ),
         "find_interval": _option(
             "float",

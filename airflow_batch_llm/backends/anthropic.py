@@ -27,7 +27,7 @@ from airflow_batch_llm.backends.provider import Provider
 from airflow_batch_llm.backends.replies import StrangeStatuses, parse, quoted, read_apart
 from airflow_batch_llm.core.endpoints import CHAT
 from airflow_batch_llm.core.model import RemoteBatch, RequestTemplate, ResultFile, Row
-from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder
+from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder, carrying_seconds
 from airflow_batch_llm.exceptions import InDoubt, NotFound, Refused, Unreachable
 
 log = logging.getLogger(__name__)
@@ -36,8 +36,6 @@ _BATCHES = "/messages/batches"
 _PAGE_SIZE = 100
 _HEAD, _TAIL = b'{"requests":[', b"]}"
 _CHUNK = 1 << 20
-#: Seconds that a create call may take where the connection does not say: it carries all the requests.
-_CREATE_TIMEOUT = 600.0
 _LIMITS = Limits(
     max_requests=100_000,
     max_bytes=256_000_000 - len(_HEAD) - len(_TAIL),
@@ -61,12 +59,8 @@ class AnthropicBackend:
         self.provider = provider
         self.address = client.address
         self.limits = limits
-        #: Seconds after which a create call is given up; a lease must be longer.
-        self.create_timeout = (
-            options.create_timeout_seconds
-            if "create_timeout_seconds" in options.model_fields_set
-            else max(_CREATE_TIMEOUT, options.transfer_timeout_seconds)
-        )
+        #: Seconds for a create call, beside those that its requests take on the way.
+        self.create_timeout = options.create_timeout_seconds
         self.lists_batches = True
         self.inline = True
         self.marks_batches = False
@@ -160,15 +154,16 @@ class AnthropicBackend:
             )
         size = order.lines.stat().st_size
         call = self._client.named("POST", _BATCHES)
+        seconds = self.create_timeout + carrying_seconds(order.lines)
         reply = await self._client.call_once(
             "POST",
             call.path,
-            seconds=self.create_timeout,
+            seconds=seconds,
             refused=refuse_create,
             headers={"content-type": "application/json", "content-length": str(_body_size(size))},
             content=_body(order.lines, size),
             # The server reads and checks all of it before it says a word.
-            timeout=self._client.timeout(self.create_timeout),
+            timeout=self._client.timeout(seconds),
         )
         try:
             return self._batch(reply, call)

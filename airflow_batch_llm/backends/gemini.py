@@ -33,7 +33,7 @@ from airflow_batch_llm.backends.replies import StrangeStatuses, parse, quoted, r
 from airflow_batch_llm.core import jsonl
 from airflow_batch_llm.core.endpoints import EMBEDDINGS
 from airflow_batch_llm.core.model import RemoteBatch, RequestTemplate, ResultFile, Row
-from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder
+from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder, carrying_seconds
 from airflow_batch_llm.exceptions import AuthError, InDoubt, NotFound, Refused, Unreachable
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class GeminiBackend:
         self.provider = "gemini"
         self.address = client.address
         self.limits = limits
-        #: Seconds after which a create call is given up; a lease must be longer.
+        #: Seconds for a create call, beside those that its requests take on the way.
         self.create_timeout = options.create_timeout_seconds
         self.lists_batches = True
         self.inline = options.inline
@@ -201,7 +201,7 @@ class GeminiBackend:
         reply = await self._client.call_once(
             "POST",
             call.path,
-            seconds=self.create_timeout,
+            seconds=self.create_timeout + carrying_seconds(None if order.input_file_id else order.lines),
             refused=refused,
             content=await asyncio.to_thread(_create_body, order),
             headers={"content-type": "application/json"},

@@ -31,7 +31,7 @@ from airflow_batch_llm.backends.replies import StrangeStatuses, parse, quoted, r
 from airflow_batch_llm.backends.retrying import Again
 from airflow_batch_llm.core import jsonl
 from airflow_batch_llm.core.model import RemoteBatch, RequestTemplate, ResultFile, Row
-from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder
+from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder, carrying_seconds
 from airflow_batch_llm.exceptions import (
     ConfigurationError,
     InDoubt,
@@ -75,7 +75,7 @@ class MistralBackend:
         self.provider = "mistral"
         self.address = client.address
         self.limits = limits
-        #: Seconds after which a create call is given up; a lease must be longer.
+        #: Seconds for a create call, beside those that its requests take on the way.
         self.create_timeout = options.create_timeout_seconds
         self.lists_batches = True
         self.inline = options.inline
@@ -213,7 +213,7 @@ class MistralBackend:
             reply = await self._client.call_once(
                 "POST",
                 _JOBS,
-                seconds=self.create_timeout,
+                seconds=self.create_timeout + carrying_seconds(lines),
                 refused=create_refused,
                 content=jsonl.dumps(body) if lines is None else _with_requests(body, lines),
                 headers=_JSON,

@@ -119,6 +119,15 @@ class Limits:
         return within and (self.max_inputs is None or inputs <= self.max_inputs)
 
 
+#: Bytes a second at which a create call that carries its requests gets away, at the least.
+_LEAST_SPEED = 500_000.0
+
+
+def carrying_seconds(lines: Path | None) -> float:
+    """Return how much longer a create call may take because ``lines`` go along with it."""
+    return lines.stat().st_size / _LEAST_SPEED if lines is not None else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class CreateOrder:
     """One create call.
@@ -147,7 +156,8 @@ class Backend(Protocol):
     #: Which server it speaks to: host, port and path, no credentials. Two servers may call a model the same.
     address: str
     limits: Limits
-    #: Seconds after which a create call is given up; a lease is longer.
+    #: Seconds after which a create call is given up, beside those that its requests take on the way
+    #: (:func:`carrying_seconds`); a lease is longer.
     create_timeout: float
     #: Whether :meth:`list_recent` can be called. Where not, batches are looked at one by one.
     lists_batches: bool

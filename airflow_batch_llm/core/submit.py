@@ -12,7 +12,7 @@ from airflow_batch_llm.core.files import iter_requests
 from airflow_batch_llm.core.holds import calls_work, pass_gate
 from airflow_batch_llm.core.ids import META_JOB, META_ORIGIN, META_TOKEN
 from airflow_batch_llm.core.model import Batch, BatchState, Job, RequestTemplate
-from airflow_batch_llm.core.ports import Backend, CreateOrder
+from airflow_batch_llm.core.ports import Backend, CreateOrder, carrying_seconds
 from airflow_batch_llm.core.shards import batch_template
 from airflow_batch_llm.core.spec import Later
 from airflow_batch_llm.core.tools import Tools, log
@@ -146,6 +146,7 @@ async def _create_with(
 ) -> Later | None:
     """Make the one create call, on the upload or with the encoded ``lines``."""
     create_timeout = max(tools.settings.create_timeout, tools.backend_of(batch).create_timeout)
+    create_timeout += carrying_seconds(lines)
     lease = create_timeout + tools.settings.lease_margin
     tools.fault("submit.before_intent")
     intent = tools.ledger.enter_submitting(batch, revision=job.revision, lease_seconds=lease)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_batch_llm.backends.anthropic import _body, _body_size
+from airflow_batch_llm.backends.base import ApiClient
 from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus
 from airflow_batch_llm.exceptions import (
     AccountError,
@@ -115,10 +116,20 @@ def test_without_a_connection_nothing_was_sent(bench: Bench) -> None:
         create(bench)
 
 
-def test_a_create_call_has_time_for_its_bytes_unless_the_connection_says_otherwise(bench: Bench) -> None:
-    assert bench.backend().create_timeout == 600
-    assert bench.backend(transfer_timeout_seconds=900).create_timeout == 900
-    assert bench.backend(create_timeout_seconds=7).create_timeout == 7
+def test_a_create_call_has_time_for_its_bytes_beside_that_for_its_reply(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[float] = []
+
+    async def give_up(client: ApiClient, *call: str, seconds: float, **arguments: Any) -> None:
+        allowed.append(seconds)
+        raise InDoubt("no reply")
+
+    monkeypatch.setattr(ApiClient, "call_once", give_up)
+    for lines in (LINES, (b"x" * 4_999_999,)):
+        with pytest.raises(InDoubt):
+            create(bench, *lines, create_timeout_seconds=60)
+    assert 60 < allowed[0] < 61 and allowed[1] == 70
 
 
 WAIT = {"retry-after": "30"}
