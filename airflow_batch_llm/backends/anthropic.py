@@ -210,7 +210,13 @@ class AnthropicBackend:
 
     async def probe(self) -> str:
         """List one batch: the cheapest call that needs the key and the right to use batches."""
-        reply = await self._client.call("GET", _BATCHES, params={"limit": "1"})
+        try:
+            reply = await self._client.call("GET", _BATCHES, params={"limit": "1"})
+        except Refused as error:
+            if error.status_code != 400:
+                raise
+            what = f"{error.args[0]}; check api_version and betas of the connection"
+            raise Refused(what, status_code=400, reason=error.reason) from error
         parse(BatchPage, reply, self._client.named("GET", _BATCHES))
         return f"{self._client.host} accepts the key and lists batches."
 

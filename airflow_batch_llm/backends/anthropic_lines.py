@@ -16,7 +16,7 @@ from airflow_batch_llm.backends.anthropic_params import BEFORE_SAMPLING_WENT, SA
 from airflow_batch_llm.backends.anthropic_schema import answer_format
 from airflow_batch_llm.backends.conversation import MAX_TOKENS, Chat, chat_reader
 from airflow_batch_llm.core import jsonl
-from airflow_batch_llm.core.endpoints import CHAT
+from airflow_batch_llm.core.endpoints import CHAT, not_offered
 from airflow_batch_llm.core.model import RequestTemplate
 from airflow_batch_llm.core.ports import LineEncoder
 from airflow_batch_llm.exceptions import OutputSchemaError, Refused
@@ -35,10 +35,7 @@ def line_encoder(template: RequestTemplate, *, version: str) -> LineEncoder:
     :raises OutputSchemaError: its output schema cannot be expressed.
     """
     if template.endpoint != CHAT:
-        raise Refused(
-            f"Anthropic's batches are made of chats, not of {template.endpoint!r}: use the endpoint 'chat'",
-            reason="endpoint",
-        )
+        raise Refused(not_offered("Anthropic", template.endpoint, [CHAT]), reason="endpoint")
     if template.native:
         return _native_encoder(version)
     return _Encoder(template, version).encode

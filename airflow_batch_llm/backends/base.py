@@ -282,8 +282,8 @@ def error_of(reply: httpx.Response, call: Call) -> ProviderError:
     if codes & QUEUE_FULL_CODES or (status in (400, 429) and _mentions(facts, QUEUE_FULL_CODES)):
         return RateLimited(f"{what}: the queue is full", retry_after=wait, reason="queue_full")
     if status == 400 and codes & FILES_FULL_CODES:
-        what = f"{what}: it holds as many files as it may; delete some, and let uploads expire"
-        return Refused(f"{what} (option input_expiry_seconds)", status_code=400, reason="files_full")
+        what = f"{what}: it holds as many files as it may; delete some there"
+        return Refused(what, status_code=400, reason="files_full")
     if status in (401, 403) or (status < 500 and codes & KEY_CODES):
         return AuthError(f"{what}: the key is wrong, revoked or lacks a permission; check the connection")
     if status == 429:
@@ -292,7 +292,7 @@ def error_of(reply: httpx.Response, call: Call) -> ProviderError:
     if status == 404 and (of_one or facts.param in _FILE_PARAMS):
         return NotFound(f"{what}: the provider knows no such id")
     if status == 404:
-        what = f"{what}: no such endpoint; check the base URL {call.base}"
+        what = f"{what}: no such endpoint; check the dialect and the base URL {call.base}"
         return Refused(what, status_code=404, reason="not_found")
     if status >= 500 or status == 408:
         return Unreachable(f"{what}: the provider has a fault", retry_after=wait)

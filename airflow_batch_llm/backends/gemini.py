@@ -264,7 +264,7 @@ class GeminiBackend:
         try:
             reply = await self._client.call("GET", self._batches, params=params)
         except NotFound as e:
-            what = f"{call}: no such endpoint; check the base URL and the option 'api_version'"
+            what = f"{call}: HTTP 404: no such endpoint; check dialect, base URL and api_version"
             raise Refused(what, status_code=404, reason="not_found") from e
         return await read_apart(reply, lambda: parse(OperationPage, reply, call))
 

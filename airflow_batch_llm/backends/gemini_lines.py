@@ -14,7 +14,7 @@ from airflow_batch_llm.backends.conversation import Chat, chat_reader
 from airflow_batch_llm.backends.gemini_contents import contents_of, text_parts, tool_config_of, tools_of
 from airflow_batch_llm.backends.gemini_settings import answer_form, embedding_settings, generation_config
 from airflow_batch_llm.core import jsonl
-from airflow_batch_llm.core.endpoints import CHAT, EMBEDDINGS
+from airflow_batch_llm.core.endpoints import CHAT, EMBEDDINGS, not_offered
 from airflow_batch_llm.core.model import RequestTemplate
 from airflow_batch_llm.core.ports import LineEncoder
 from airflow_batch_llm.exceptions import Refused
@@ -33,11 +33,7 @@ def line_encoder(template: RequestTemplate) -> LineEncoder:
     :raises Refused: the template asks for what the protocol lacks; ``reason`` is its name.
     """
     if template.endpoint not in ENDPOINTS:
-        known = ", ".join(sorted(ENDPOINTS))
-        raise Refused(
-            f"Gemini batches are not built for endpoint {template.endpoint!r}; known: {known}",
-            reason="endpoint",
-        )
+        raise Refused(not_offered("Gemini", template.endpoint, ENDPOINTS), reason="endpoint")
     if template.native:
         return _native_encoder(_MAIN[template.endpoint])
     if template.endpoint == EMBEDDINGS:

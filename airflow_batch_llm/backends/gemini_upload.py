@@ -137,7 +137,7 @@ class ResumableUpload:
 
 def _raise_begin(reply: httpx.Response, call: Call) -> NoReturn:
     if reply.status_code == 404:
-        what = f"{call}: HTTP 404: no such endpoint; check the base URL and the option 'api_version'"
+        what = f"{call}: HTTP 404: no such endpoint; check dialect, base URL and api_version"
         raise Refused(what, status_code=404, reason="not_found")
     raise_for(reply, call)
 

@@ -223,7 +223,7 @@ class MistralBackend:
         except NotFound as e:
             if lines is None:
                 raise
-            what = f"{call}: HTTP 404: no such endpoint; check the base URL {call.base}"
+            what = f"{call}: HTTP 404: no such endpoint; check the dialect and the base URL {call.base}"
             raise Refused(what, status_code=404, reason="not_found") from e
         try:
             return self._batch(reply, call)

@@ -11,7 +11,7 @@ from airflow_batch_llm.backends.conversation import Chat, chat_reader
 from airflow_batch_llm.backends.mistral_chat import check_input, messages, parameters, tool_choice, tools
 from airflow_batch_llm.backends.openai_lines import named_schema, one_line
 from airflow_batch_llm.core import jsonl
-from airflow_batch_llm.core.endpoints import CHAT, EMBEDDINGS, MODERATIONS
+from airflow_batch_llm.core.endpoints import CHAT, EMBEDDINGS, MODERATIONS, not_offered
 from airflow_batch_llm.core.model import RequestTemplate
 from airflow_batch_llm.core.ports import LineEncoder
 from airflow_batch_llm.exceptions import Refused
@@ -32,11 +32,7 @@ def line_encoder(template: RequestTemplate) -> LineEncoder:
     :raises OutputSchemaError: its output schema is none of an object.
     """
     if template.endpoint not in ENDPOINTS:
-        known = ", ".join(sorted(ENDPOINTS))
-        raise Refused(
-            f"Mistral's batches are not built for endpoint {template.endpoint!r}; known: {known}",
-            reason="endpoint",
-        )
+        raise Refused(not_offered("Mistral", template.endpoint, ENDPOINTS), reason="endpoint")
     if template.native:
         return _native_encoder(template)
     if template.endpoint == CHAT:

@@ -17,7 +17,7 @@ from airflow_batch_llm.backends.openai_endpoints import FORMS, MAX_TOKENS, Endpo
 from airflow_batch_llm.backends.openai_responses import translated, translated_params
 from airflow_batch_llm.backends.strict_schema import to_strict, with_object_on_top
 from airflow_batch_llm.core import jsonl
-from airflow_batch_llm.core.endpoints import RESPONSES
+from airflow_batch_llm.core.endpoints import RESPONSES, not_offered
 from airflow_batch_llm.core.model import RequestTemplate
 from airflow_batch_llm.core.ports import LineEncoder
 from airflow_batch_llm.exceptions import Refused
@@ -34,11 +34,7 @@ def line_encoder(template: RequestTemplate, dialect: Dialect) -> LineEncoder:
     :raises OutputSchemaError: its output schema is none of an object.
     """
     if template.endpoint not in dialect.endpoints:
-        known = ", ".join(sorted(dialect.endpoints))
-        raise Refused(
-            f"{dialect.name} batches are not built for endpoint {template.endpoint!r}; known: {known}",
-            reason="endpoint",
-        )
+        raise Refused(not_offered(dialect.name, template.endpoint, dialect.endpoints), reason="endpoint")
     middle = b'","method":"POST","url":' + jsonl.dumps(dialect.path_of(template.endpoint)) + b',"body":'
     if template.native:
         return _native_encoder(middle)

@@ -12,7 +12,7 @@ from airflow_batch_llm.backends.provider import Provider
 from airflow_batch_llm.backends.registry import provider, providers
 from airflow_batch_llm.cli.exits import OK
 from airflow_batch_llm.cli.printing import add_json, print_facts, print_json, print_table
-from airflow_batch_llm.core.endpoints import ENDPOINTS
+from airflow_batch_llm.core.endpoints import short_names
 
 _TITLES = (
     "NAME", "PROTOCOL", "ENDPOINTS", "REQUESTS", "BATCH", "REQUEST", "WINDOW", "FOUND AGAIN BY", "PARTIAL",
@@ -76,7 +76,7 @@ def described(row: Provider) -> dict[str, Any]:
 
 def endpoint_names(row: Provider) -> list[str]:
     """Return the short names of a provider's endpoints, in the order of the documentation."""
-    return [name for name, path in ENDPOINTS.items() if path in row.endpoints]
+    return short_names(row.endpoints)
 
 
 def size(count: int) -> str:

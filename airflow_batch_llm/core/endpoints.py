@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 CHAT = "/v1/chat/completions"
@@ -29,6 +31,18 @@ def endpoint_path(name: str) -> str:
     if path not in ENDPOINTS.values():
         raise ValueError(f"endpoint {name!r} is not known; there are {', '.join(ENDPOINTS)}")
     return path
+
+
+def short_names(paths: Iterable[str]) -> list[str]:
+    """Return the short names of paths, in the order of the documentation."""
+    known = frozenset(paths)
+    return [name for name, path in ENDPOINTS.items() if path in known]
+
+
+def not_offered(who: str, endpoint: str, offered: Iterable[str]) -> str:
+    """Return what a person is told whose provider makes no batches of an endpoint."""
+    asked = "".join(short_names([endpoint])) or endpoint
+    return f"{who} has no batches of endpoint {asked!r}; it has {', '.join(short_names(offered))}"
 
 
 class _Asked(msgspec.Struct):

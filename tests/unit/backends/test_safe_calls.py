@@ -189,7 +189,7 @@ def test_a_list_that_does_not_exist_speaks_of_the_base_url(bench: Bench) -> None
     bench.server.script = [Reply(404, b"not found")]
     with pytest.raises(Refused, match="base URL") as caught:
         bench.run(lambda backend: backend.probe())
-    assert f"check the base URL {bench.server.base_url}" in str(caught.value)
+    assert f"check the dialect and the base URL {bench.server.base_url}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,9 @@ def test_the_connection_test_lists_one_batch(bench: Bench) -> None:
     bench.server.script = [Reply(401, failure("authentication_error"))]
     with pytest.raises(AuthError):
         bench.run(lambda backend: backend.probe())
+    bench.server.script = [Reply(400, failure("invalid_request_error"))]
+    with pytest.raises(Refused, match="check api_version and betas"):
+        bench.run(lambda backend: backend.probe())
 
 
 # -- cancel, delete --------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_too_many_files_are_refused_with_what_to_do(azure: Azure, tmp_path: Path
     local = tmp_path / "up.jsonl"
     local.write_bytes(b"{}\n")
     azure.server.script = [Reply(400, {"error": {"code": "quotaExceeded", "message": "500 files"}})]
-    with pytest.raises(Refused, match=r"delete some.*input_expiry_seconds") as caught:
+    with pytest.raises(Refused, match="delete some") as caught:
         azure.run(lambda backend: backend.upload(local, "up"))
     assert caught.value.reason == "files_full"
 
@@ -212,7 +212,7 @@ def test_endpoints_that_azure_does_not_batch_are_refused_by_name(azure: Azure, e
     async def encoder(backend: Any) -> None:
         backend.line_encoder(RequestTemplate(endpoint, "dep-1"))
 
-    with pytest.raises(Refused, match=endpoint) as caught:
+    with pytest.raises(Refused, match=endpoint.removeprefix("/v1/")) as caught:
         azure.run(encoder)
     assert caught.value.reason == "endpoint"
 
