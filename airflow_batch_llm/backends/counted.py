@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
-from airflow_batch_llm.exceptions import NotFound, TransferError
+from airflow_batch_llm.exceptions import TransferError
 
 #: How often results that lack rows are read in one call, and seconds between two reads.
 _READS, _PAUSE = 3, 1.0
@@ -25,15 +25,13 @@ async def fetch_counted(
     """Fetch results to ``local``; where they lack rows they are read again, a little later.
 
     A stream that is cut on a line's end looks whole, and its rows would be paid for again. Two reads that
-    bring the very same bytes are believed: then the rows are truly missing. Results without a single row are
-    no results: those of a batch that counts some are not there yet, or not any more.
+    bring the very same bytes are believed: then the rows are truly missing.
 
     :param fetch: writes the results to a path, whole as far as it can tell.
     :param rows: how many the provider counts; 0 where it does not say.
     :param what: how messages name the results.
     :param pause: waits so many seconds.
     :raises TransferError: each read lacked rows, and each ended elsewhere.
-    :raises NotFound: there was no row, twice, where the provider counts some.
     """
     seen: set[bytes] = set()
     found = 0
@@ -45,11 +43,8 @@ async def fetch_counted(
         if found >= rows:
             return
         digest = _digest(local)
-        if digest in seen and found:
-            return
         if digest in seen:
-            local.unlink()
-            raise NotFound(f"{what}: none of {rows} rows is there")
+            return
         seen.add(digest)
     local.unlink()
     raise TransferError(f"{what}: {found} of {rows} rows arrived")

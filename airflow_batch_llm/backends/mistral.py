@@ -172,15 +172,17 @@ class MistralBackend:
 
         async def fetch(target: Path) -> None:
             rows = await self._client.repeat(functools.partial(self._read_outputs, job_id))
+            if rows is None and counted:
+                raise NotFound(f"job {job_id}: none of its {counted} results is there")
             part = target.with_name(f".{target.name}.part")
             with part.open("wb") as written:
-                written.writelines(jsonl.dumps(row) + b"\n" for row in rows)
+                written.writelines(jsonl.dumps(row) + b"\n" for row in rows or ())
             part.replace(target)
 
         what = f"results of job {job_id}"
         await fetch_counted(fetch, local, rows=counted, what=what, pause=self._client.pause)
 
-    async def _read_outputs(self, job_id: str) -> list[dict[str, Any]]:
+    async def _read_outputs(self, job_id: str) -> list[dict[str, Any]] | None:
         path = f"{_JOBS}/{quoted(job_id)}"
         reply = await self._client.call("GET", path, params={"inline": "true"})
         call = self._client.named("GET", path)

@@ -40,6 +40,10 @@ def _objects(value: Any) -> list[Any]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
+def _objects_or_none(value: Any) -> list[Any] | None:
+    return _objects(value) if isinstance(value, list) else None
+
+
 FileId = Annotated[str | None, BeforeValidator(_file_id)]
 
 
@@ -60,7 +64,8 @@ class BatchJob(BaseModel):
     input_files: Annotated[list[str], BeforeValidator(_file_ids)] = []
     output_file: FileId = None
     error_file: FileId = None
-    outputs: Annotated[list[dict[str, Any]], BeforeValidator(_objects)] = []
+    #: None: not shown, as they are asked for apart, or are not there.
+    outputs: Annotated[list[dict[str, Any]] | None, BeforeValidator(_objects_or_none)] = None
     errors: Annotated[list[JobError], BeforeValidator(_objects)] = []
     metadata: Strings = {}
     created_at: Time = None

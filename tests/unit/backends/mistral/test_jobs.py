@@ -374,9 +374,10 @@ def test_fewer_results_than_the_job_counts_are_believed_only_when_said_twice(
 
 def test_results_that_are_not_there_yet_are_not_missing_rows(mistral: Mistral, tmp_path: Path) -> None:
     """Reads lag: none of the rows that the job counts is there."""
-    with pytest.raises(NotFound, match="none of 4 rows"):
-        fetched(mistral, tmp_path / "none", outputs(0), outputs(0))
-    assert not (tmp_path / "none").exists()
+    for late in ({}, {"outputs": None}):
+        with pytest.raises(NotFound, match="none of its 4 results"):
+            fetched(mistral, tmp_path / "none", Reply(200, INLINE_DONE | late))
+        assert not (tmp_path / "none").exists()
     assert fetched(mistral, tmp_path / "late", outputs(0), outputs(4)) == ROWS
 
 
