@@ -190,7 +190,7 @@ def _ask(account: Account) -> Iterator[Finding]:
         numbers = {name: getattr(limits, name) for name in ("max_requests", "max_bytes", "max_line_bytes")}
         found = (
             f"a batch: {limits.max_requests:,} requests, {limits.max_bytes:,} bytes, a request: "
-            f"{limits.max_line_bytes:,} bytes, done within {limits.window_seconds / 3600:g} h"
+            f"{limits.max_line_bytes:,} bytes, window {limits.window_seconds / 3600:g} h"
         )
         yield Finding("limits", State.OK, found, numbers=numbers)
     row = find_provider(account.provider)

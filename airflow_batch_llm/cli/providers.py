@@ -118,7 +118,7 @@ def _facts(row: Provider, can: Capabilities) -> Iterator[tuple[str, Any]]:
     yield (
         "a batch",
         f"{limits.max_requests:,} requests, {limits.max_bytes:,} bytes, "
-        f"{'one model' if limits.one_model_per_batch else 'any models'}, done within {window(row)}",
+        f"{'one model' if limits.one_model_per_batch else 'any models'}, window {window(row)}",
     )
     yield "a request", f"{limits.max_line_bytes:,} bytes"
     yield "texts", f"{limits.max_inputs:,} in an embeddings batch" if limits.max_inputs else None

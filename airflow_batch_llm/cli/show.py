@@ -13,7 +13,7 @@ from airflow_batch_llm.cli.printing import code_only, print_facts, print_json, p
 from airflow_batch_llm.cli.steps import clear
 from airflow_batch_llm.cli.target import find_job, open_target
 from airflow_batch_llm.core.by_hand import acceptance_of, accepted_halt, not_to_be_had
-from airflow_batch_llm.core.model import Batch, Job, JobState
+from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState
 from airflow_batch_llm.core.retention import done_parts
 from airflow_batch_llm.storage.ledger import SqlLedger
 
@@ -50,7 +50,7 @@ def _show(args: argparse.Namespace) -> None:
     _print_job(job)
     for hold in held.values():
         print_facts([("held", f"{hold.conn_id} ({hold.code or hold.origin}) by {hold.actor}: {hold.reason}")])
-    _print_next(ledger, job)
+    _print_next(ledger, job, batches)
     if batches:
         print()
         _print_batches(batches)
@@ -91,9 +91,10 @@ def _connections(job: Job, batches: list[Batch]) -> list[str]:
     return list(dict.fromkeys([job.conn_id, *(batch.conn_id for batch in batches)]))
 
 
-def _print_next(ledger: SqlLedger, job: Job) -> None:
-    """Say what a person does about a halted job."""
+def _print_next(ledger: SqlLedger, job: Job, batches: list[Batch]) -> None:
+    """Say what a person does about a halted job, or about create calls in doubt."""
     if job.state is not JobState.HALTED:
+        _print_doubts(job, [b for b in batches if b.state is BatchState.SUBMITTING or b.provisional])
         return
     lacking = ", ".join(batch.batch_id for batch in not_to_be_had(ledger, job))
     if accepted_halt(job) is not None:
@@ -103,6 +104,19 @@ def _print_next(ledger: SqlLedger, job: Job) -> None:
     else:
         step = f"see {job.halt_code} in docs/runbook.md; then batch-llm resume or accept, or clear the group"
     print_facts([("next", step)])
+
+
+def _print_doubts(job: Job, doubtful: list[Batch]) -> None:
+    if not doubtful:
+        return
+    named = ", ".join(batch.batch_id for batch in doubtful)
+    step = clear(job, "retry", downstream=True)
+    print_facts(
+        [
+            ("in doubt", f"{named}: being created now, or the reply to the create call was lost"),
+            ("next", f"tasks that run look for it; if they have ended, {step}; BLLM-025 in docs/runbook.md"),
+        ]
+    )
 
 
 def _print_batches(batches: list[Batch]) -> None:

@@ -273,6 +273,15 @@ def test_what_the_provider_said_is_never_printed(ledger: SqlLedger, command: Com
 
 
 @SQLITE
+def test_a_create_call_in_doubt_is_shown_with_what_to_do(ledger: SqlLedger, command: Command) -> None:
+    batch = batch_in(ledger, BatchState.SUBMITTING)
+    shown = command("show", batch.job_id)[1]
+    assert f"in doubt:    {batch.batch_id}" in shown and "BLLM-025" in shown and "clear task" in shown
+    some(ledger.mark_submitted(batch, remote("batch_9")))
+    assert "in doubt" not in command("show", batch.job_id)[1]
+
+
+@SQLITE
 def test_a_text_that_the_provider_puts_where_codes_stand_is_not_printed(
     ledger: SqlLedger, command: Command
 ) -> None:
