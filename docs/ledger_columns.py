@@ -80,8 +80,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "counts": "JSON: verdict → rows",
         **_USAGE,
         **_TIMES,
-        "provisional": "the provider shows no marks, and `provider_batch_id` was adopted by time and count: it "
-        "may be somebody else's until its rows were read",
+        "provisional": "the provider shows no marks, and `provider_batch_id` was adopted by time and count: "
+        "it may be somebody else's until its rows were read",
         "not_ours": "JSON: batches at the provider that were proved not to be this one",
     },
     "batch_llm_dead_letter": {

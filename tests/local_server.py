@@ -60,7 +60,7 @@ class LocalServer:
         return f"{self._root}/v1"
 
     def url_of(self, protocol: str) -> str:
-        """Return the base URL of a protocol: ``openai``, ``azure``, ``anthropic``, ``gemini``, ``mistral``."""
+        """Return the base URL of a protocol: openai, azure, anthropic, gemini or mistral."""
         return self.url if protocol == "openai" else f"{self._root}/{protocol}"
 
     @property

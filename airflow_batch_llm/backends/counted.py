@@ -25,13 +25,14 @@ async def fetch_counted(
     """Fetch results to ``local``; where they lack rows they are read again, a little later.
 
     A stream that is cut on a line's end looks whole, and its rows would be paid for again. Two reads that
-    bring the very same bytes are believed: then the rows are truly missing.
+    bring the very same bytes are believed: then the rows are truly missing. Not where they end in the middle
+    of a row: something cuts them off at one place.
 
     :param fetch: writes the results to a path, whole as far as it can tell.
     :param rows: how many the provider counts; 0 where it does not say.
     :param what: how messages name the results.
     :param pause: waits so many seconds.
-    :raises TransferError: each read lacked rows, and each ended elsewhere.
+    :raises TransferError: each read lacked rows, and each ended elsewhere, or in the middle of a row.
     """
     seen: set[bytes] = set()
     found = 0
@@ -39,11 +40,11 @@ async def fetch_counted(
         if read:
             await pause(_PAUSE)
         await fetch(local)
-        found = count_rows(local)
+        found, ends_whole = _counted(local)
         if found >= rows:
             return
         digest = _digest(local)
-        if digest in seen:
+        if digest in seen and ends_whole:
             return
         seen.add(digest)
     local.unlink()
@@ -52,11 +53,17 @@ async def fetch_counted(
 
 def count_rows(local: Path) -> int:
     """Return how many lines of a file are whole and not blank. The last one may be cut in its middle."""
+    return _counted(local)[0]
+
+
+def _counted(local: Path) -> tuple[int, bool]:
+    """Return how many rows there are, and whether the last line is one."""
     found, last = 0, b""
     with local.open("rb") as file:
         for _, line in iter_lines(read_chunks(file)):
             found, last = found + 1, line
-    return found if _is_whole(last) else found - 1
+    whole = _is_whole(last)
+    return (found if whole else found - 1), whole
 
 
 def _is_whole(line: bytes) -> bool:

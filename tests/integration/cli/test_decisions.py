@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_batch_llm.core.by_hand import acceptance_of, accepted_halt, settle_accepted, what_runs
+from airflow_batch_llm.core.doubts import token
 from airflow_batch_llm.core.engine import Engine
 from airflow_batch_llm.core.model import BatchState, Job, JobState, LetterState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Until
-from airflow_batch_llm.core.doubts import token
 from tests.integration.cli.conftest import SQLITE, Command, define_connection, printed_json
 from tests.integration.engine.server_since import ServerSince
 from tests.job_bench import QUICK, Bench

@@ -51,6 +51,13 @@ def test_reads_that_each_end_elsewhere_are_none(tmp_path: Path) -> None:
         fetched(tmp_path, 9, ROW, ROW * 3, ROW * 2)
 
 
+def test_what_breaks_off_in_the_middle_of_a_row_is_not_believed_however_often(tmp_path: Path) -> None:
+    half = ROW + ROW[:-4]
+    with pytest.raises(TransferError, match="1 of 2 rows"):
+        fetched(tmp_path, 2, half, half, half)
+    assert fetched(tmp_path, 2, half, half, ROW * 2)[0] == ROW * 2
+
+
 def test_no_row_at_all_is_believed_when_it_is_said_twice(tmp_path: Path) -> None:
     assert fetched(tmp_path, 2, b"", b"") == (b"", [1.0])
     assert fetched(tmp_path, 1, b"", ROW)[0] == ROW
