@@ -43,6 +43,8 @@ ACCOUNT_CODES = frozenset(
 )
 #: Code of rows whose batch was refused without naming a line.
 FAILED_WHOLE = "batch_failed_whole"
+#: Code of the other rows of a batch that was refused for the lines it named.
+FAILED_NAMED = "batch_failed"
 #: Faults that every line shares although the provider names only the first.
 SHARED_CODES = frozenset(
     {
@@ -113,4 +115,4 @@ def _failed(batch: Batch, errors: Sequence[BatchError]) -> Ending:
     lines = {line: error for line, error in reversed(named) if 1 <= line <= batch.requests}
     if not lines and batch.requests == 1:
         lines = {1: first}
-    return Ending(Verdict.CANCELLED, "batch_failed" if lines else FAILED_WHOLE, lines, failed=True)
+    return Ending(Verdict.CANCELLED, FAILED_NAMED if lines else FAILED_WHOLE, lines, failed=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_batch_llm.core.endings import FAILED_WHOLE
+from airflow_batch_llm.core.endings import FAILED_NAMED, FAILED_WHOLE
 from airflow_batch_llm.core.endpoints import RESPONSES
 from airflow_batch_llm.core.files import begin_plan, iter_member_ids, iter_outcomes, iter_requests, plan_path
 from airflow_batch_llm.core.model import (
@@ -37,6 +37,9 @@ from airflow_batch_llm.core.verdicts import Disposition, Verdict
 
 #: More batches refused as a whole in one round than this is no search for single rows any more.
 _MOST_REFUSED = 32
+#: A provider may name one line at fault at a time. From so many refusals on, what is left of a batch is cut in
+#: two as well: otherwise each line at fault would cost all others one of their free rounds.
+_NAMED_ONE_BY_ONE = 3
 _AGAIN = frozenset({Disposition.RETRY, Disposition.RETRY_FREE, Disposition.RETRY_CHANGED, Disposition.HALT})
 
 
@@ -56,7 +59,7 @@ def plan_next_round(tools: Tools, job: Job, template: RequestTemplate) -> Job | 
     Where more batches were refused as a whole than a few bad rows explain, the job is halted instead.
     """
     sources = _sources(tools, job)
-    refused = sum(_refused_whole(batch) for batch in sources if batch.revision == job.revision)
+    refused = sum(_is_search(batch) for batch in sources if batch.revision == job.revision)
     if refused > _MOST_REFUSED:
         tools.halt(job, "BLLM-023", f"{refused} batches of round {job.round} were refused as a whole")
         return tools.reload(job)
@@ -78,9 +81,19 @@ def _again_of(
     return _leftovers(tools, job, template, sources, members, _answered_in_duplicates(tools, job))
 
 
-def _refused_whole(batch: Batch) -> bool:
-    """Say whether the provider refused a batch of several rows and named no line."""
-    return batch.provider_status == RemoteStatus.FAILED and set(batch.counts) == {Verdict.CANCELLED}
+def _is_search(batch: Batch) -> bool:
+    """Say whether the provider refused a batch of several rows, and their halves are sent to find the fault."""
+    if batch.provider_status != RemoteStatus.FAILED or Verdict.CANCELLED not in batch.counts:
+        return False
+    return set(batch.counts) == {Verdict.CANCELLED} or batch.round >= _NAMED_ONE_BY_ONE
+
+
+def _is_halved(request: Request, outcome: Outcome) -> bool:
+    """Say whether a row goes on in one of two halves of its batch."""
+    if outcome.code != FAILED_NAMED:
+        return outcome.code == FAILED_WHOLE
+    before = sum(attempt.code in (FAILED_NAMED, FAILED_WHOLE) for attempt in request.history)
+    return before + 1 >= _NAMED_ONE_BY_ONE
 
 
 def _sources(tools: Tools, job: Job) -> list[Batch]:
@@ -170,7 +183,7 @@ def _leftovers(
                 if found is None or found[:2] != place:
                     continue
             # A batch refused as a whole is cut in two, to find the line at fault; its rows go with no others.
-            half = (batch.batch_id, number >= middle) if outcome.code == FAILED_WHOLE else None
+            half = (batch.batch_id, number >= middle) if _is_halved(request, outcome) else None
             yield _again(tools, template, batch, request, outcome, cut_before=half != last)
             last = half
 

@@ -30,10 +30,14 @@ class Checking:
     :param at: where it checks: at the ``upload``, at the ``create`` call of one, or ``inline``.
     :param poison: texts that it refuses.
     :param names: whether it says in which lines they stand.
+    :param most: how many lines it names at a time.
     """
 
-    def __init__(self, at: str, *poison: str, names: bool = True, line: int | None = None) -> None:
+    def __init__(
+        self, at: str, *poison: str, names: bool = True, line: int | None = None, most: int = 1_000
+    ) -> None:
         self.at, self.poison, self.names, self.line = at, [text.encode() for text in poison], names, line
+        self.most = most
         self.inline = at == "inline"
         self.deleted: list[str] = []
         self.refused: list[int] = []
@@ -83,7 +87,7 @@ class Checking:
             return
         self.refused.append(len(lines))
         named = [RefusedLine(self.line or n, "bad_value", SAID) for n in bad] if self.names else []
-        raise LinesRefused("refused", lines=named, status_code=422, reason="invalid_file")
+        raise LinesRefused("refused", lines=named[: self.most], status_code=422, reason="invalid_file")
 
 
 def checked(bench: Callable[..., Bench], provider: Checking, **values: Any) -> Bench:
@@ -129,6 +133,32 @@ def test_where_no_line_is_named_it_is_looked_for_in_halves(at: str, bench: Calla
     assert job.open_letters() == {"t-5": "invalid_file"}
     assert sorted(provider.refused) == [1, 2, 4, 8]
     job.assert_accounted()
+
+
+def test_rows_at_fault_that_are_named_one_at_a_time_cost_the_others_nothing(
+    bench: Callable[..., Bench],
+) -> None:
+    """More of them than a row has free rounds."""
+    texts = {f"t-{n}": f"ticket number {n}." for n in range(96)}
+    poison = [f"number {n}." for n in range(0, 96, 4)]
+    provider = Checking("inline", *poison, most=1)
+    job = checked(bench, provider, texts=texts)
+    assert len(poison) > job.policy.max_free_rounds
+    done = job.run()
+    assert (done.counts["answered"], done.counts["dead"]) == (72, 24)
+    assert set(job.open_letters().values()) == {"bad_value"}
+    job.assert_accounted()
+
+
+def test_a_fault_of_all_rows_that_is_told_line_by_line_is_a_persons_matter(
+    bench: Callable[..., Bench],
+) -> None:
+    texts = {f"t-{n}": f"ticket number {n}." for n in range(160)}
+    provider = Checking("inline", "number", most=1)
+    job = checked(bench, provider, texts=texts)
+    halted = job.run()
+    assert (halted.state, halted.halt_code) == (JobState.HALTED, "BLLM-023")
+    assert len(provider.refused) < 150 and job.creates() == 0
 
 
 def test_lines_that_the_batch_does_not_have_name_no_row(bench: Callable[..., Bench]) -> None:
