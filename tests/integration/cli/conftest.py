@@ -86,7 +86,7 @@ def provider(server: ServerSince, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def define_connection(monkeypatch: pytest.MonkeyPatch, conn_id: str, server: Any, **changes: Any) -> None:
     """Define an Airflow connection to a server in the environment."""
     fields = {"conn_type": "batch_llm", "host": server.url, "password": server.api_key, **changes}
-    extra = {"dialect": "generic", "model": "m-1"}
+    extra = {"dialect": "openai", "model": "m-1"}  # as the bench has it
     monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({**fields, "extra": extra}))
 
 
