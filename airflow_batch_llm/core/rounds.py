@@ -37,8 +37,8 @@ from airflow_batch_llm.core.verdicts import Disposition, Verdict
 
 #: More batches refused as a whole in one round than this is no search for single rows any more.
 _MOST_REFUSED = 32
-#: A provider may name one line at fault at a time. From so many refusals on, what is left of a batch is cut in
-#: two as well: otherwise each line at fault would cost all others one of their free rounds.
+#: A provider may name one line at fault at a time. From so many refusals on, what is left of a batch is cut
+#: in two as well: otherwise each line at fault would cost all others one of their free rounds.
 _NAMED_ONE_BY_ONE = 3
 _AGAIN = frozenset({Disposition.RETRY, Disposition.RETRY_FREE, Disposition.RETRY_CHANGED, Disposition.HALT})
 
@@ -82,7 +82,7 @@ def _again_of(
 
 
 def _is_search(batch: Batch) -> bool:
-    """Say whether the provider refused a batch of several rows, and their halves are sent to find the fault."""
+    """Say whether the provider refused a batch of several rows, whose halves are sent to find the fault."""
     if batch.provider_status != RemoteStatus.FAILED or Verdict.CANCELLED not in batch.counts:
         return False
     return set(batch.counts) == {Verdict.CANCELLED} or batch.round >= _NAMED_ONE_BY_ONE

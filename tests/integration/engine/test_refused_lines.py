@@ -153,7 +153,7 @@ def test_rows_at_fault_that_are_named_one_at_a_time_cost_the_others_nothing(
 def test_a_fault_of_all_rows_that_is_told_line_by_line_is_a_persons_matter(
     bench: Callable[..., Bench],
 ) -> None:
-    texts = {f"t-{n}": f"ticket number {n}." for n in range(160)}
+    texts = {f"t-{n}": f"ticket number {n}." for n in range(320)}
     provider = Checking("inline", "number", most=1)
     job = checked(bench, provider, texts=texts)
     halted = job.run()
