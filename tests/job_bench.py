@@ -215,9 +215,11 @@ class Bench:
 
     def expire_leases(self) -> None:
         """Let the time of all create calls that are in doubt be over."""
+        over = self.ledger.now() - 1.0
         with self.ledger.engine.begin() as connection:
             connection.exec_driver_sql(
-                "UPDATE batch_llm_batch SET lease_until = lease_until - 100000 WHERE state = 'submitting'"
+                f"UPDATE batch_llm_batch SET lease_until = {over} "
+                f"WHERE state = 'submitting' AND lease_until > {over}"
             )
 
     # -- what can be seen afterwards -----------------------------------------------------------------

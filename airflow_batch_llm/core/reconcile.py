@@ -55,7 +55,9 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
         return None
     if batch.kind is BatchKind.PRIMARY and batch.attempt > 1:
         await seek_strays(tools, job, batch)
-    files = await _fetch(tools, batch, remote) if remote is not None else None
+    # What may be somebody else's is not kept: where its rows do not tell whose it is, a person decides.
+    told = remote is not None and not batch.provisional
+    files = await _fetch(tools, batch, remote) if remote is not None and told else None
     if remote is not None and files is not None:
         ending = ending_of(batch, remote)
     elif not _is_unread(tools, batch):
@@ -77,7 +79,7 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     tools.fault("reconcile.before_reconciled")
     reconciled = tools.ledger.mark_reconciled(batch, result)
     rows_work(tools, batch, result.counts)
-    if reconciled is not None and remote is not None:
+    if reconciled is not None and remote is not None and told:
         await _clean_up(tools, batch, remote)
     tools.fault("reconcile.after_reconciled")
     return None

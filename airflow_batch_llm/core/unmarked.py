@@ -59,7 +59,7 @@ async def look_around(tools: Tools, batch: Batch) -> Found:
     batch = tools.ledger.get_batch(batch.batch_id) or batch
     sorted_by: dict[Whose, list[RemoteBatch]] = {whose: [] for whose in Whose}
     for remote in await tools.backend_of(batch).list_since(first_intent(tools, batch) - CLOCK_SLACK):
-        if not _may_be(tools, batch, remote):
+        if not _may_be(tools, batch, remote) or _is_too_late(batch, remote):
             continue
         whose = await whose_is(tools, batch, remote) if remote.status.terminal else Whose.UNTOLD
         sorted_by[whose].append(remote)
@@ -80,11 +80,26 @@ def first_intent(tools: Tools, batch: Batch) -> float:
 
 
 def _may_be(tools: Tools, batch: Batch, remote: RemoteBatch) -> bool:
-    """Say whether the count allows it, nothing else is known about it, and it came to anything."""
+    """Say whether the count allows it, nothing is known about it for certain, and it came to anything.
+
+    What another batch of ours was provisionally taken for may be this one all the same.
+    """
     total = remote.counts.get("total")
     if (total and total != batch.requests) or remote.id in batch.not_ours or came_to_nothing(remote):
         return False
-    return not tools.ledger.batches_at_provider(remote.id)
+    known = tools.ledger.batches_at_provider(remote.id)
+    return all(other.provisional and other.batch_id != batch.batch_id for other in known)
+
+
+def _is_too_late(batch: Batch, remote: RemoteBatch) -> bool:
+    """Say whether a batch that runs began when no create call of ours was under way any more.
+
+    Others may send batches with this count again and again: nobody waits for all of them. One of ours that a
+    process sent so late is known by its rows when it has ended.
+    """
+    if remote.status.terminal or remote.created_at is None or batch.lease_until is None:
+        return False
+    return remote.created_at > batch.lease_until + CLOCK_SLACK
 
 
 def came_to_nothing(remote: RemoteBatch) -> bool:
@@ -95,8 +110,8 @@ def came_to_nothing(remote: RemoteBatch) -> bool:
 async def whose_is(tools: Tools, batch: Batch, remote: RemoteBatch) -> Whose:
     """Read an ended batch at the provider, outside of the workspace, and say whose it is.
 
-    One without a single row is not ours in any sense that matters: if it were, its rows would be missing,
-    and sent again.
+    One that neither has nor counts a single row is not ours in any sense that matters: if it were, its rows
+    would be missing, and sent again.
     """
     if not remote.files:
         lags = remote.status is RemoteStatus.DONE and remote.counts.get("completed", 0) > 0
@@ -109,7 +124,9 @@ async def whose_is(tools: Tools, batch: Batch, remote: RemoteBatch) -> Whose:
     ours = {request.wire_id for request in own}
     shared = len(ours & found)
     if not shared:
-        return Whose.UNTOLD if found == {""} else Whose.NOT_OURS
+        # No row at all where the provider counts some: its results are not there yet, say.
+        unread = found == {""} or (not found and remote.counts.get("total"))
+        return Whose.UNTOLD if unread else Whose.NOT_OURS
     found.discard("")
     return Whose.OURS if shared == len(found) or shared * 2 > len(ours) else Whose.STRAY
 

@@ -99,11 +99,16 @@ def existing_batch(connection: Connection, batch_id: str) -> Batch:
 def free_provisional(connection: Connection, provider_batch_id: str, *, owner: str) -> None:
     """Put every batch back into doubt that was provisionally taken for what is now known to be another's.
 
+    One that was judged stays as it is: its rows are a person's matter by then.
+
     :param owner: our id of the batch that it is.
     """
     t = batch_table.c
     holders = select(batch_table).where(
-        t.provider_batch_id == provider_batch_id, t.provisional.is_(True), t.batch_id != owner
+        t.provider_batch_id == provider_batch_id,
+        t.provisional.is_(True),
+        t.batch_id != owner,
+        t.state != BatchState.RECONCILED.value,
     )
     for row in connection.execute(holders).mappings().all():
         holder = batch_from(row)
