@@ -40,6 +40,8 @@ _MOST_REFUSED = 32
 #: A provider may name one line at fault at a time. From so many refusals on, what is left of a batch is cut
 #: in two as well: otherwise each line at fault would cost all others one of their free rounds.
 _NAMED_ONE_BY_ONE = 3
+#: Events: a person let the job go on; what is sent was pinned.
+_RESUMED, _PINNED = frozenset({"resumed"}), frozenset({"plan_pinned", "round_pinned"})
 _AGAIN = frozenset({Disposition.RETRY, Disposition.RETRY_FREE, Disposition.RETRY_CHANGED, Disposition.HALT})
 
 
@@ -56,16 +58,23 @@ class _Again:
 def plan_next_round(tools: Tools, job: Job, template: RequestTemplate) -> Job | None:
     """Pin round k+1 with every row of round k that is sent again; None where there is none.
 
-    Where more batches were refused as a whole than a few bad rows explain, the job is halted instead.
+    Where more batches were refused as a whole than a few bad rows explain, the job is halted instead. A
+    resume lets the search go on for one round.
     """
     sources = _sources(tools, job)
     refused = sum(_is_search(batch) for batch in sources if batch.revision == job.revision)
-    if refused > _MOST_REFUSED:
+    if refused > _MOST_REFUSED and not _resumed(tools, job):
         tools.halt(job, "BLLM-023", f"{refused} batches of round {job.round} were refused as a whole")
         return tools.reload(job)
     with ExitStack() as stack:
         again = _again_of(tools, job, template, sources, stack)
         return _pin(tools, job, template, again, delay=tools.spec.policy.delay)
+
+
+def _resumed(tools: Tools, job: Job) -> bool:
+    """Say whether a person let the job go on since its newest round was pinned."""
+    told = [e.action for e in tools.ledger.events(job.job_id) if e.action in _RESUMED | _PINNED]
+    return told[-1:] != [] and told[-1] in _RESUMED
 
 
 def has_leftovers(tools: Tools, job: Job, template: RequestTemplate) -> bool:

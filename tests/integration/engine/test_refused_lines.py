@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_batch_llm.core import rounds
 from airflow_batch_llm.core.model import BatchState, JobState, RemoteBatch
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.ports import CreateOrder
@@ -159,6 +160,28 @@ def test_a_fault_of_all_rows_that_is_told_line_by_line_is_a_persons_matter(
     halted = job.run()
     assert (halted.state, halted.halt_code) == (JobState.HALTED, "BLLM-023")
     assert len(provider.refused) < 150 and job.creates() == 0
+
+
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_person_who_resumes_it_lets_the_search_go_on_for_a_round(
+    mended: bool, bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_MOST_REFUSED", 3)
+    provider = Checking("inline", "number", names=False)
+    job = checked(bench, provider, options={"max_requests": 2})
+    assert job.run().halt_code == "BLLM-023" and len(provider.refused) == 4
+    if mended:
+        provider.poison.clear()
+    resume(job)
+    done = job.retry().run()
+    assert (done.state, done.counts["answered"]) == (JobState.SETTLED, 8 if mended else 0)
+    assert len(provider.refused) == (4 if mended else 4 + 8), "halves of what was refused"
+    job.assert_accounted()
+
+
+def resume(job: Bench) -> None:
+    resumed = job.ledger.resume_job(job.job(), actor="ann", reason="go on", deadline_at=None)
+    assert resumed is not None
 
 
 def test_lines_that_the_batch_does_not_have_name_no_row(bench: Callable[..., Bench]) -> None:
