@@ -423,9 +423,17 @@ def what_runs(tools: Tools, job: Job) -> Progress | None:
     if not out:
         return None
     conn_id = out[0].conn_id
-    ids = tuple(b.provider_batch_id for b in out if b.provider_batch_id and b.conn_id == conn_id)
-    later = tools.ledger.now() + tools.settings.look_apart
-    return Progress(job, False, ids, conn_id, more_planned=True, not_before=later, reason="accepted")
+    watched = [b for b in out if b.provider_batch_id and b.conn_id == conn_id]
+    return Progress(
+        job,
+        False,
+        tuple(b.provider_batch_id or "" for b in watched),
+        conn_id,
+        more_planned=True,
+        not_before=tools.ledger.now() + tools.settings.look_apart,
+        reason="accepted",
+        provisional=tuple(b.provider_batch_id or "" for b in watched if b.provisional),
+    )
 
 
 def _give_up_rows(tools: Tools, job: Job, batch: Batch, accepted: Acceptance) -> bool:

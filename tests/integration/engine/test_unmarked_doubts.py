@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_batch_llm.core.by_hand import adopt
+from airflow_batch_llm.core.by_hand import adopt, what_runs
 from airflow_batch_llm.core.model import BatchState, JobState
 from airflow_batch_llm.core.spec import Until
 from tests.integration.engine.strangers import SLOW, Street, in_doubt, step_until, street, unmarked_server
@@ -58,6 +58,14 @@ def test_what_was_adopted_provisionally_and_never_shows_rows_is_a_persons_matter
     assert (halted.state, halted.halt_code) == (JobState.HALTED, "BLLM-031")
     assert street.creates() == 1 and only(job).files == () and only(job).provisional
     assert not list(job.folder.rglob("raw/*")) and street.touched(only(job).provider_batch_id) == []
+
+
+def test_nobody_who_waits_for_an_accepted_job_cancels_what_may_be_somebody_elses(street: Street) -> None:
+    """The waiting task cancels what it waits for when a person ends it."""
+    job, stranger = provisional(street)
+    waiting = job.call(lambda engine: what_runs(engine.tools, job.job()))
+    assert waiting is not None
+    assert waiting.provisional == waiting.provider_batches == (only(stranger).provider_batch_id,)
 
 
 def test_what_others_begin_after_all_create_calls_were_over_is_not_waited_for(street: Street) -> None:
