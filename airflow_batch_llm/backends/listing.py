@@ -153,11 +153,11 @@ class BatchList:
 def _all_older(page: list[RemoteBatch], oldest: float) -> bool:
     """Say whether a list that runs newest first has passed ``oldest``.
 
-    The order is not promised. Where a page is not in it, nothing is concluded: a batch that is missed
-    here would be paid for twice.
+    The order is not promised. Where a page is not in it, or too short or too even to show it, nothing is
+    concluded: a batch that is missed here would be paid for twice.
     """
     times = [batch.created_at for batch in page]
     known = [moment for moment in times if moment is not None]
     if len(known) < len(times) or not known:
         return False
-    return known == sorted(known, reverse=True) and known[-1] < oldest
+    return known == sorted(known, reverse=True) and known[-1] < min(known[0], oldest)

@@ -176,8 +176,8 @@ async def claim(tools: Tools, batch: Batch, remote: RemoteBatch) -> Batch | None
     tools.fault("doubt.before_disowned")
     if whose is Whose.STRAY:
         await record_stray(tools, batch, remote, batch.attempt)
-    else:
-        tools.ledger.disown(batch, reason="holds none of its rows")
+    # Does nothing where it was freed as the stray was recorded.
+    tools.ledger.disown(batch, reason="holds none of its rows, or few")
     tools.fault("doubt.after_disowned")
     return None
 

@@ -132,3 +132,12 @@ def test_the_search_ends_where_a_list_in_order_is_older(times: Sequence[float | 
     first = Page([batch(str(place), moment) for place, moment in enumerate(times)], "1")
     pages = Pages({"": first, "1": page("z", None)})
     assert pages.find("t-z", NOW) == ([] if ends else ["z"])
+
+
+@pytest.mark.parametrize("times", [[1.0], [1.0, 1.0]])
+def test_an_old_page_that_shows_no_order_does_not_end_a_list_that_may_run_oldest_first(
+    times: list[float],
+) -> None:
+    old = Page([batch(f"old-{n}", NOW - 86_400.0 * moment) for n, moment in enumerate(times)], "1")
+    pages = Pages({"": old, "1": page("a", None)})
+    assert pages.find("t-a", created_after=NOW) == ["a"]
