@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_batch_llm.storage.migrate import open_default_sqlite
-from tests.integration.contract.wires import FORMS, WIRES, Wire
+from tests.integration.contract.wires import FORMS, OPENAI, WIRES, Wire
 from tests.integration.engine.conftest import airflow_db, running_server, server
 from tests.integration.engine.server_since import ServerSince
 from tests.job_bench import Bench
@@ -48,6 +48,21 @@ def job(server: ServerSince, tmp_path: Path) -> Callable[..., Bench]:
         )  # fmt: skip
 
     return make
+
+
+@pytest.fixture
+def over_openai(job: Callable[..., Bench]) -> Callable[..., Any]:
+    """Return what a job comes to over OpenAI's protocol; the same job is not run twice."""
+
+    def told(name: str, tell: Callable[[Wire], Any]) -> Any:
+        if name not in _TOLD:
+            _TOLD[name] = tell(OPENAI)
+        return _TOLD[name]
+
+    return told
+
+
+_TOLD: dict[str, Any] = {}
 
 
 @pytest.fixture

@@ -151,9 +151,7 @@ def test_a_create_call_that_came_to_nothing_is_repeated_only_after_looks(
     made.assert_accounted()
 
 
-@pytest.mark.parametrize(
-    "point", ["submit.before_create", "submit.after_create", "reconcile.before_outcomes"]
-)
+@pytest.mark.parametrize("point", ["submit.after_create", "reconcile.before_outcomes"])
 def test_a_process_that_is_killed_pays_for_nothing_twice(wire: Wire, point: str, job: Job) -> None:
     made = job(wire, texts=TEXTS, settings=replace(QUICK, create_timeout=1, lease_margin=0.2))
     assert was_killed(replace(made, fault=die_at(point)).run)

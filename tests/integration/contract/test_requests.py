@@ -14,10 +14,11 @@ from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.exceptions import Refused
 from airflow_batch_llm.schemas import answer_schema
-from tests.integration.contract.wires import OPENAI, Wire
+from tests.integration.contract.wires import Wire
 from tests.job_bench import Bench
 
 Job = Callable[..., Bench]
+Told = Callable[..., Any]
 TEXTS = {f"t-{n}": f"ticket number {n} about a refund." for n in range(4)}
 LABEL = {
     "type": "object",
@@ -61,15 +62,20 @@ def outputs(made: Bench) -> dict[str, Any]:
     return {answer.custom_id: answer.output for answer in made.answers()}
 
 
-def test_structured_answers_fit_the_schema_and_are_those_of_openai(form: Wire, job: Job) -> None:
+def test_structured_answers_fit_the_schema_and_are_those_of_openai(
+    form: Wire, job: Job, over_openai: Told
+) -> None:
     schema = answer_schema(LABEL)
-    told = []
-    for over in (OPENAI, form):
+
+    def tell(over: Wire) -> Any:
         template = over.template(output_schema=schema.json_schema)
         made = job(over, texts=TEXTS, template=template, judge=Judge(schema))
         assert made.run().counts["answered"] == len(TEXTS)
-        told.append(outputs(made))
-    assert told[0] == told[1] and {output["label"] for output in told[1].values()} == {"refund"}
+        return outputs(made)
+
+    told = tell(form)
+    assert told == over_openai("labels", tell)
+    assert {output["label"] for output in told.values()} == {"refund"}
 
 
 def test_an_answer_that_breaks_the_schema_is_asked_for_again(wire: Wire, job: Job) -> None:
@@ -81,20 +87,22 @@ def test_an_answer_that_breaks_the_schema_is_asked_for_again(wire: Wire, job: Jo
     assert [batch.requests for batch in made.batches()] == [4, 1]
 
 
-def test_tool_calls_come_back_in_one_form(wire: Wire, job: Job) -> None:
-    told = []
-    for over in (OPENAI, wire):
+def test_tool_calls_come_back_in_one_form(wire: Wire, job: Job, over_openai: Told) -> None:
+    def tell(over: Wire) -> Any:
         choice = {"type": "function", "function": {"name": "weather"}}
         params = {"max_tokens": 100, "tools": [WEATHER], "tool_choice": choice}
         made = job(over, texts={"r-1": "Weather in Rome?"}, template=over.template(params=params))
         made.run()
         (call,) = outputs(made)["r-1"]
-        told.append((call["type"], call["function"]["name"], json.loads(call["function"]["arguments"])))
         assert call["id"]
-    assert told[0] == told[1] == ("function", "weather", {"city": "Rome"})
+        return call["type"], call["function"]["name"], json.loads(call["function"]["arguments"])
+
+    assert tell(wire) == over_openai("tools", tell) == ("function", "weather", {"city": "Rome"})
 
 
-def test_instructions_examples_and_a_history_with_tools_are_sent(wire: Wire, job: Job) -> None:
+def test_instructions_examples_and_a_history_with_tools_are_sent(
+    wire: Wire, job: Job, over_openai: Told
+) -> None:
     history = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Weather in Paris?"},
@@ -113,13 +121,15 @@ def test_instructions_examples_and_a_history_with_tools_are_sent(wire: Wire, job
         {"role": "user", "content": "And is it nice there?"},
     ]
     params = {"max_tokens": 100, "tools": [WEATHER], "tool_choice": "auto"}
-    told = []
-    for over in (OPENAI, wire):
+
+    def tell(over: Wire) -> Any:
         template = over.template(params=params)
         made = job(over, drafts=asked({"messages": history}), template=template)
         assert made.run().counts["answered"] == 1
-        told.append(outputs(made))
-    assert told[0] == told[1] and "And is it nice there?" in told[1]["r-1"]
+        return outputs(made)
+
+    told = tell(wire)
+    assert told == over_openai("history", tell) and "And is it nice there?" in told["r-1"]
 
 
 def test_an_image_is_sent_with_its_bytes(wire: Wire, job: Job) -> None:
@@ -167,18 +177,20 @@ def test_an_endpoint_that_a_protocol_lacks_is_refused_by_name(form: Wire, job: J
     assert told.value.reason == "endpoint"
 
 
-def test_vectors_are_those_of_openai(wire: Wire, job: Job) -> None:
+def test_vectors_are_those_of_openai(wire: Wire, job: Job, over_openai: Told) -> None:
     if not wire.embeddings:
         pytest.skip(f"{wire.name} batches make no vectors; that they are refused is tested above")
-    told = []
-    for over in (OPENAI, wire):
+
+    def tell(over: Wire) -> Any:
         template = over.template("/v1/embeddings", params={})
         made = job(over, drafts=asked({"input": "one text"}, {"input": "another"}), template=template)
         assert made.run().counts["answered"] == 2
-        told.append(outputs(made))
-    assert told[0].keys() == told[1].keys()
-    for custom_id, vector in told[0].items():
-        assert told[1][custom_id] == pytest.approx(vector, abs=1e-6)
+        return outputs(made)
+
+    told, expected = tell(wire), over_openai("vectors", tell)
+    assert told.keys() == expected.keys()
+    for custom_id, vector in expected.items():
+        assert told[custom_id] == pytest.approx(vector, abs=1e-6)
 
 
 def test_a_row_that_cannot_be_asked_dies_alone_and_is_told_by_name(wire: Wire, job: Job) -> None:

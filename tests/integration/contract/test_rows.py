@@ -8,10 +8,11 @@ from typing import Any
 from airflow_batch_llm.core.model import LetterState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.verdicts import Verdict
-from tests.integration.contract.wires import OPENAI, Wire
+from tests.integration.contract.wires import Wire
 from tests.job_bench import Bench
 
 Job = Callable[..., Bench]
+Told = Callable[..., Any]
 TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(8)}
 ODD_IDS = (
     "a.b",
@@ -41,33 +42,37 @@ def test_every_row_is_answered_once_under_its_own_id(
     made.assert_accounted()
 
 
-def test_the_same_rows_get_the_same_answers_as_over_openai(wire: Wire, job: Job) -> None:
-    told = []
-    for over in (OPENAI, wire):
+def test_the_same_rows_get_the_same_answers_as_over_openai(wire: Wire, job: Job, over_openai: Told) -> None:
+    def tell(over: Wire) -> Any:
         made = job(over, texts=TEXTS)
         made.run()
-        told.append([(a.custom_id, a.output, a.model, a.finish_reason, a.round) for a in made.answers()])
-    assert told[0] == told[1]
+        return [(a.custom_id, a.output, a.model, a.finish_reason, a.round) for a in made.answers()]
+
+    assert tell(wire) == over_openai("same rows", tell)
 
 
-def test_rows_that_fail_in_different_ways_mean_the_same_as_over_openai(wire: Wire, job: Job) -> None:
+def test_rows_that_fail_in_different_ways_mean_the_same_as_over_openai(
+    wire: Wire, job: Job, over_openai: Told
+) -> None:
     faults = {
         "0": "server_error", "1": "bad_request", "2": "truncated", "3": "content_filter", "4": "refusal",
         "5": "empty", "6": "rate_limited", "7": "context_length_exceeded",
     }  # fmt: skip
-    told: list[dict[str, Any]] = []
-    for over in (OPENAI, wire):
+
+    def tell(over: Wire) -> dict[str, Verdict]:
         made = job(over, texts=TEXTS | {"t-8": "ticket number 8."}, policy=RowRetry(max_rounds=0))
         rules = [{"match": {"contains": f"number {n}."}, "fault": fault} for n, fault in faults.items()]
         made.server.set_scenario({"rows": rules})
         made.run()
         assert [answer.custom_id for answer in made.answers()] == ["t-8"]
-        told.append({letter.custom_id: letter.verdict for letter in made.letters(LetterState.OPEN)})
         made.assert_accounted()
-    assert len(told[0]) == 8
-    # A protocol may have no other word for a filter than for a refusal.
-    same = {Verdict.FILTERED: Verdict.REFUSED}
-    assert {k: same.get(v, v) for k, v in told[1].items()} == {k: same.get(v, v) for k, v in told[0].items()}
+        # A protocol may have no other word for a filter than for a refusal.
+        same = {Verdict.FILTERED: Verdict.REFUSED}
+        letters = made.letters(LetterState.OPEN)
+        return {letter.custom_id: same.get(letter.verdict, letter.verdict) for letter in letters}
+
+    told = tell(wire)
+    assert told == over_openai("faults", tell) and len(told) == 8
 
 
 def test_only_failed_rows_are_sent_again(wire: Wire, job: Job, creates: Callable[[Wire], int]) -> None:
@@ -105,7 +110,7 @@ def test_ids_with_any_characters_stay_what_they_are(wire: Wire, job: Job) -> Non
     made.assert_accounted()
 
 
-def test_texts_with_any_characters_arrive_as_they_are(wire: Wire, job: Job) -> None:
+def test_texts_with_any_characters_arrive_as_they_are(wire: Wire, job: Job, over_openai: Told) -> None:
     texts = {
         "quotes": 'say "yes" and \\n',
         "control": "tab\tbell\x07",
@@ -114,12 +119,14 @@ def test_texts_with_any_characters_arrive_as_they_are(wire: Wire, job: Job) -> N
         "template": "{{ row.secret }} {% raw %}",
         "null": "a\x00b",
     }
-    told = []
-    for over in (OPENAI, wire):
+
+    def tell(over: Wire) -> Any:
         made = job(over, texts=texts)
         made.run()
-        told.append({answer.custom_id: answer.output for answer in made.answers()})
-    assert told[0] == told[1] and len(told[0]) == len(texts)
+        return {answer.custom_id: answer.output for answer in made.answers()}
+
+    told = tell(wire)
+    assert told == over_openai("characters", tell) and len(told) == len(texts)
 
 
 def test_rows_in_any_order_twice_foreign_and_without_an_id_change_nothing(wire: Wire, job: Job) -> None:
