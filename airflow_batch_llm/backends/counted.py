@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.exceptions import TransferError
 
-#: How often results that lack rows are read in one call, and seconds between two reads.
-_READS, _PAUSE = 3, 1.0
+#: How often results that lack rows are read in one call, how many of these reads must bring the same to be
+#: believed, and seconds between two reads.
+_READS, _ALIKE, _PAUSE = 5, 3, 0.5
 
 
 async def fetch_counted(
@@ -24,17 +26,18 @@ async def fetch_counted(
 ) -> None:
     """Fetch results to ``local``; where they lack rows they are read again, a little later.
 
-    A stream that is cut on a line's end looks whole, and its rows would be paid for again. Two reads that
-    bring the very same bytes are believed: then the rows are truly missing. Not where they end in the middle
-    of a row: something cuts them off at one place.
+    A stream that is cut on a line's end looks whole, and its rows would be paid for again. Three reads that
+    bring the very same bytes are believed: then the rows are truly missing. Two are not enough: streams of
+    rows of equal length that break off half-way end at the same row. Nor are any that end in the middle of a
+    row: something cuts them off at one place.
 
     :param fetch: writes the results to a path, whole as far as it can tell.
     :param rows: how many the provider counts; 0 where it does not say.
     :param what: how messages name the results.
     :param pause: waits so many seconds.
-    :raises TransferError: each read lacked rows, and each ended elsewhere, or in the middle of a row.
+    :raises TransferError: each read lacked rows, and they ended here and there, or in the middle of a row.
     """
-    seen: set[bytes] = set()
+    seen: Counter[bytes] = Counter()
     found = 0
     for read in range(_READS):
         if read:
@@ -44,9 +47,9 @@ async def fetch_counted(
         if found >= rows:
             return
         digest = _digest(local)
-        if digest in seen and ends_whole:
+        seen[digest] += 1
+        if seen[digest] == _ALIKE and ends_whole:
             return
-        seen.add(digest)
     local.unlink()
     raise TransferError(f"{what}: {found} of {rows} rows arrived")
 

@@ -39,27 +39,33 @@ def test_as_many_rows_as_are_counted_are_read_once(tmp_path: Path) -> None:
 
 
 def test_results_that_are_still_written_are_read_again_a_little_later(tmp_path: Path) -> None:
-    assert fetched(tmp_path, 3, ROW, ROW * 2, ROW * 3) == (ROW * 3, [1.0, 1.0])
+    assert fetched(tmp_path, 3, ROW, ROW * 2, ROW * 3) == (ROW * 3, [0.5, 0.5])
 
 
-def test_what_two_reads_say_is_believed(tmp_path: Path) -> None:
-    assert fetched(tmp_path, 3, ROW * 2, ROW * 2) == (ROW * 2, [1.0])
+def test_what_three_reads_say_is_believed(tmp_path: Path) -> None:
+    assert fetched(tmp_path, 3, *[ROW * 2] * 3) == (ROW * 2, [0.5, 0.5])
+    assert fetched(tmp_path, 3, ROW, *[ROW * 2] * 3)[0] == ROW * 2
+
+
+def test_a_stream_that_breaks_off_twice_at_the_same_row_is_not_believed(tmp_path: Path) -> None:
+    assert fetched(tmp_path, 2, ROW, ROW, ROW * 2)[0] == ROW * 2
+    assert fetched(tmp_path, 4, ROW, ROW * 2, ROW, ROW * 2, ROW * 4)[0] == ROW * 4
 
 
 def test_reads_that_each_end_elsewhere_are_none(tmp_path: Path) -> None:
     with pytest.raises(TransferError, match="2 of 9 rows"):
-        fetched(tmp_path, 9, ROW, ROW * 3, ROW * 2)
+        fetched(tmp_path, 9, ROW, ROW * 3, ROW, ROW * 3, ROW * 2)
 
 
 def test_what_breaks_off_in_the_middle_of_a_row_is_not_believed_however_often(tmp_path: Path) -> None:
     half = ROW + ROW[:-4]
     with pytest.raises(TransferError, match="1 of 2 rows"):
-        fetched(tmp_path, 2, half, half, half)
+        fetched(tmp_path, 2, *[half] * 5)
     assert fetched(tmp_path, 2, half, half, ROW * 2)[0] == ROW * 2
 
 
-def test_no_row_at_all_is_believed_when_it_is_said_twice(tmp_path: Path) -> None:
-    assert fetched(tmp_path, 2, b"", b"") == (b"", [1.0])
+def test_no_row_at_all_is_believed_when_it_is_said_three_times(tmp_path: Path) -> None:
+    assert fetched(tmp_path, 2, b"", b"", b"") == (b"", [0.5, 0.5])
     assert fetched(tmp_path, 1, b"", ROW)[0] == ROW
 
 

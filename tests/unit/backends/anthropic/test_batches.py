@@ -191,14 +191,14 @@ def test_results_that_break_off_on_the_end_of_a_line_are_read_again(bench: Bench
     assert download(bench, whole(2), whole(4)).read_bytes() == b"".join(ROWS)
 
 
-def test_rows_that_are_missing_from_two_whole_reads_are_missing(bench: Bench) -> None:
-    local = download(bench, whole(3), whole(3), Reply(200, ended(succeeded=4)))
+def test_rows_that_are_missing_from_three_whole_reads_are_missing(bench: Bench) -> None:
+    local = download(bench, *[whole(3)] * 3, Reply(200, ended(succeeded=4)))
     assert local.read_bytes() == b"".join(ROWS[:3])
 
 
 def test_results_that_never_come_whole_are_not_there(bench: Bench) -> None:
     with pytest.raises(TransferError):
-        download(bench, *(whole(count) for count in (1, 2, 3)))
+        download(bench, *(whole(count) for count in (1, 2, 3, 1, 2)))
     assert not list(bench.folder.iterdir())
 
 
@@ -215,7 +215,7 @@ def test_archived_results_are_not_found(bench: Bench) -> None:
 def test_results_that_were_archived_and_come_empty_are_not_found(bench: Bench) -> None:
     archived = ended(succeeded=4) | {"archived_at": "2026-12-01T00:00:00Z"}
     with pytest.raises(NotFound):
-        download(bench, whole(0), whole(0), Reply(200, archived))
+        download(bench, *[whole(0)] * 3, Reply(200, archived))
     assert not list(bench.folder.iterdir())
 
 

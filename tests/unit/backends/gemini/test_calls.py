@@ -116,13 +116,13 @@ def test_a_row_that_is_cut_off_is_no_row(bench: Bench, tmp_path: Path) -> None:
     assert fetched(bench, tmp_path / "raw.jsonl").splitlines() == ROWS
 
 
-def test_rows_that_two_reads_lack_alike_are_truly_missing(bench: Bench, tmp_path: Path) -> None:
-    bench.plays(Reply(200, IN_FILE), *[Reply(200, IN_FILE), results(*ROWS[:2])] * 2)
+def test_rows_that_three_reads_lack_alike_are_truly_missing(bench: Bench, tmp_path: Path) -> None:
+    bench.plays(Reply(200, IN_FILE), *[Reply(200, IN_FILE), results(*ROWS[:2])] * 3)
     assert fetched(bench, tmp_path / "raw.jsonl").splitlines() == ROWS[:2]
 
 
 def test_reads_that_end_elsewhere_each_time_are_no_result(bench: Bench, tmp_path: Path) -> None:
-    reads = [results(*ROWS[:2]), results(*ROWS[:1]), results(ROWS[1])]
+    reads = [results(*ROWS[:2]), results(*ROWS[:1]), results(ROWS[1])] * 2
     bench.plays(Reply(200, IN_FILE), *[one for read in reads for one in (Reply(200, IN_FILE), read)])
     with pytest.raises(TransferError):
         fetched(bench, tmp_path / "raw.jsonl")

@@ -362,13 +362,13 @@ def test_results_that_hang_on_the_job_are_read_row_by_row(mistral: Mistral, tmp_
     assert mistral.last.path == "/v1/batch/jobs/job-1?inline=true"
 
 
-def test_fewer_results_than_the_job_counts_are_believed_only_when_said_twice(
+def test_fewer_results_than_the_job_counts_are_believed_only_when_said_three_times(
     mistral: Mistral, tmp_path: Path
 ) -> None:
-    assert fetched(mistral, tmp_path / "out", outputs(3), outputs(3)) == ROWS[:3]
-    assert fetched(mistral, tmp_path / "out", outputs(2), outputs(4)) == ROWS
+    assert fetched(mistral, tmp_path / "out", *[outputs(3)] * 3) == ROWS[:3]
+    assert fetched(mistral, tmp_path / "out", outputs(2), outputs(2), outputs(4)) == ROWS
     with pytest.raises(TransferError):
-        fetched(mistral, tmp_path / "short", outputs(1), outputs(2), outputs(3))
+        fetched(mistral, tmp_path / "short", *map(outputs, (1, 2, 3, 1, 2)))
     assert not (tmp_path / "short").exists()
 
 
