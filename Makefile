@@ -48,7 +48,7 @@ test-peers: venv-dev ## Whole jobs against servers of other people, which it ins
 	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/peers
 
 chaos: venv-dev ## Seeded faults of every kind against the whole engine: nothing lost, nothing paid twice (docs/chaos.md).
-	$(BIN)/python -m tests.chaos
+	$(BIN)/python -m tests.chaos --protocol all
 
 live: venv-dev ## Twenty rows through each real service that the environment has a key for; paid for (docs/live.md).
 	@$(BIN)/python -m tests.live

@@ -20,13 +20,21 @@ from tests.chaos.worlds import PostgresLedgers, SqliteLedgers
 LEDGERS = {kind.kind: kind for kind in (SqliteLedgers, PostgresLedgers)}
 #: Rounds of directed schedules before a fault that is still short is given up.
 _ROUNDS = 6
+#: Schedules for each protocol but the first, where all are played.
+_OF_EACH_OTHER = 100
+_ALL = "all"
 _SEED = 20260101
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run and return the exit status: 0 if all zeros are zeros and, in a full run, every fault was hit."""
-    args = _parser().parse_args(arguments)
-    run = _Run(args)
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.protocol == _ALL:
+        if args.schedule is not None or args.mutant is not None:
+            parser.error("name one protocol")
+        return _all_protocols(args)
+    run = _Run(args, args.protocol)
     if args.schedule is not None:
         return run.replay(args.schedule)
     if args.mutant is not None:
@@ -34,20 +42,42 @@ def main(arguments: list[str] | None = None) -> int:
     return run.everything()
 
 
+def _all_protocols(args: argparse.Namespace) -> int:
+    """Play everything over the first protocol, then some schedules over each of the others."""
+    runs = [_Run(args, PROTOCOLS[0])]
+    status = runs[0].everything()
+    args.ledger, args.no_directed = SqliteLedgers.kind, True
+    args.schedules = min(args.schedules, _OF_EACH_OTHER)
+    for protocol in PROTOCOLS[1:]:
+        if runs[-1].broken_off:
+            break
+        print(flush=True)
+        runs.append(_Run(args, protocol))
+        status |= runs[-1].everything()
+    print()
+    for protocol, run in zip(PROTOCOLS, runs, strict=False):
+        print(f"{protocol}: {run.line()}")
+    return status
+
+
 class _Run:
-    def __init__(self, args: argparse.Namespace) -> None:
-        self._setting = Setting(args.seed, args.mutant, args.reuse, args.protocol)
+    def __init__(self, args: argparse.Namespace, protocol: str) -> None:
+        self._setting = Setting(args.seed, args.mutant, args.reuse, protocol)
         self._jobs = args.jobs
         self._schedules, self._directed = args.schedules, not args.no_directed
-        kinds = list(LEDGERS) if args.ledger == "all" else [args.ledger]
+        kinds = list(LEDGERS) if args.ledger == _ALL else [args.ledger]
         self._faults = {
-            kind: list(catalogue(LEDGERS[kind].outages, reuse=args.reuse, protocol=args.protocol))
+            kind: list(catalogue(LEDGERS[kind].outages, reuse=args.reuse, protocol=protocol))
             for kind in kinds
         }
         self._reports = {kind: Report() for kind in kinds}
         self._total = Report()
         self._began = time.monotonic()
-        self._broken_off = False
+        self.broken_off = False
+
+    def line(self) -> str:
+        """Return the one line that counts."""
+        return self._total.line() + f" unfinished={self._total.unfinished}"
 
     def everything(self) -> int:
         """Play all schedules, then directed ones until each fault has hits enough; tell what came of it,
@@ -61,7 +91,7 @@ class _Run:
             self._play_enough()
         except KeyboardInterrupt:
             print("broken off")
-            self._broken_off = True
+            self.broken_off = True
         return self._tell()
 
     def _play_enough(self) -> None:
@@ -124,25 +154,31 @@ class _Run:
         for kind, report in self._reports.items():
             print(f"{kind}: {report.line()}")
         print(self._total.aside())
-        missing = self._missing() if self._directed and not self._broken_off else {}
+        missing = self._missing() if self._directed and not self.broken_off else {}
         for kind, faults in missing.items():
             print(f"{kind}: fewer than {ENOUGH} hits: {', '.join(faults)}")
         print(f"master seed {self._setting.seed}; {time.monotonic() - self._began:.0f} s")
         print(self._total.line())
-        return 0 if self._total.good and not missing and not self._broken_off else 1
+        return 0 if self._total.good and not missing and not self.broken_off else 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=_SEED, help="master seed (default: %(default)s)")
-    parser.add_argument("--ledger", choices=[*LEDGERS, "all"], default="all")
+    parser.add_argument("--ledger", choices=[*LEDGERS, _ALL], default=_ALL)
     parser.add_argument(
         "--schedules", type=int, default=500, help="schedules for each ledger (default: %(default)s)"
     )
     parser.add_argument("--jobs", type=int, default=4, help="worker processes (default: %(default)s)")
     parser.add_argument("--schedule", help="play this one only, and tell its story")
     parser.add_argument("--mutant", choices=list(MUTANTS), help="play with an engine that is wrong")
-    parser.add_argument("--protocol", choices=PROTOCOLS, default="openai", help="what the connection speaks")
+    parser.add_argument(
+        "--protocol",
+        choices=[*PROTOCOLS, _ALL],
+        default=PROTOCOLS[0],
+        help=f"what the connection speaks; {_ALL}: {PROTOCOLS[0]}, then {_OF_EACH_OTHER} schedules over each "
+        "of the others, on SQLite (default: %(default)s)",
+    )
     parser.add_argument("--reuse", action="store_true", help="jobs have reuse")
     parser.add_argument(
         "--no-directed", action="store_true", help="no directed schedules for faults with few hits"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from tests.chaos.plans import KILL, At, Plan, Shape
+from tests.chaos.plans import KILL, SUSPEND, At, Plan, Shape
 
 PROTOCOLS = ("openai", "azure", "anthropic", "gemini", "mistral")
 #: Shows no marks: batches that may be ours are known by time, count and their rows.
 UNMARKED = frozenset({"anthropic"})
+#: A fault that the director tells apart from a mere suspension.
+SENT_LATE = "sent past its lease by a process that died then"
 #: Ask whether an upload can be used; over the others that is no call.
 ASK_FOR_UPLOADS = frozenset({"azure", "gemini"})
 #: Kills at these can only happen where the provider refuses lines before there is a batch, or has no marks.
@@ -69,14 +71,22 @@ def _counts_that_move(plan: Plan, rng: random.Random, *, label: str) -> None:
     plan.hold = True
 
 
-def _inline(plan: Plan, rng: random.Random, *, how: str) -> None:
+def _inline(plan: Plan, rng: random.Random, *, label: str, how: str) -> None:
     plan.inline = how
+    plan.labels[f"results/{label}"] = label
 
 
 def strangers(plan: Plan, rng: random.Random) -> None:
     """Others use the same key: batches of every size run beside ours, and one of ours is in doubt."""
     plan.strangers, plan.hold = True, True
     lose_a_reply(plan, rng, took_effect=rng.random() < 0.5)
+
+
+def _late_and_silent(plan: Plan, rng: random.Random) -> None:
+    """A process posts after its lease and dies before it can tell; no mark shows whose batch that is."""
+    wake_after = rng.randint(5, 9)
+    plan.ats.append(At("submit.before_create", 1, SUSPEND, wake_after, dies_at="submit.after_create"))
+    plan.hold = True
 
 
 def lose_a_reply(plan: Plan, rng: random.Random, *, took_effect: bool) -> None:
@@ -98,16 +108,16 @@ def _named(shape: object, label: str, **values: object) -> dict[str, Shape]:
 
 _STATUS = _named(_pace_quirk, "statuses that nobody knows", **_UNKNOWN_STATUS)
 _READY = _named(_quirk, "uploads that are not ready at once", **_NOT_READY)
-_INLINE: dict[str, Shape] = {
-    "requests go along with the create call": partial(_inline, how="always"),
-    "the connection's form of create call changes": partial(_inline, how="changes"),
-}
+_INLINE = _named(_inline, "requests that go along with the create call", how="always") | _named(
+    _inline, "a connection that changes between the two", how="changes"
+)
 #: Protocol -> faults of its own. OpenAI has none: its schedules stay what they are.
 QUIRKS: dict[str, dict[str, Shape]] = {
     "openai": {},
     "azure": _STATUS | _READY | _named(_quirk, "types that drift", type_drift=True),
     "anthropic": {
         "strangers with the same key": strangers,
+        SENT_LATE: _late_and_silent,
         **_STATUS,
         **_named(_counts_that_move, "counts that move"),
     },
