@@ -328,7 +328,9 @@ class BatchTransitions(LedgerBase):
             append_event(
                 connection, batch.job_id, "adopted", batch_id=batch.batch_id, actor=actor, reason=text
             )
-            free_provisional(connection, remote.id, owner=batch.batch_id)
+            if not provisional:
+                # A person's word alone takes it from no other batch: the rows may say that it is that one's.
+                free_provisional(connection, remote.id, owner=batch.batch_id)
             return existing_batch(connection, batch.batch_id)
 
     def write_off(

@@ -38,10 +38,24 @@ def test_what_another_job_was_taken_for_may_be_ours_all_the_same(street: Street)
     assert (only(first).attempt, only(second).attempt) == (1, 2) and street.creates() == 4
 
 
+def test_a_wrong_word_takes_from_no_job_what_it_was_taken_for(street: Street) -> None:
+    first = in_doubt(street, "lost_reply", run_id="first")
+    step_until(first, lambda: only(first).provisional)
+    ours = str(only(first).provider_batch_id)
+    second = in_doubt(street, "dropped", ledger=first.ledger, run_id="second")
+    second.call(lambda e: adopt(e.tools, second.job(), only(second), ours, actor="ann", reason="it is"))
+    assert only(first).provisional and only(second).provisional
+    street.run_free()
+    for bench in (second, first):
+        assert bench.until(Until.SETTLED).counts["answered"] == street.rows
+        bench.assert_accounted()
+    assert (only(first).attempt, only(second).attempt) == (1, 2) and street.creates() == 3
+
+
 def test_one_that_has_ended_and_shows_none_of_its_rows_yet_is_looked_at_again(street: Street) -> None:
     job = in_doubt(street, "lost_reply")
     street.server.release()
-    street.server.set_scenario({"calls": [{**EMPTY, "times": 2}]})
+    street.server.set_scenario({"calls": [{**EMPTY, "times": 3}]})
     progress = job.step(Until.ENDED)
     assert progress.reason == "candidates" and only(job).not_ours == ()
     job.wait(progress)
