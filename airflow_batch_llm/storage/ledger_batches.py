@@ -355,6 +355,9 @@ class BatchTransitions(LedgerBase):
         same = t.outcomes_sha256 == batch.outcomes_sha256
         also = (same,) if batch.state is BatchState.RECONCILED else ()
         closed = {"not_before": None, "error_code": error_code, "provisional": None}
+        if batch.provisional:
+            # Nobody knows that it was this one: what the create call came to is looked for all the same.
+            closed["provider_batch_id"] = None
         values = {**reconciled_values(result), **closed}
         return self._move_batch(
             batch, batch.state, values, "written_off", *also, reason=reason, actor=actor, of=accepted

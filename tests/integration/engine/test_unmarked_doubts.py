@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_batch_llm.core.by_hand import adopt, what_runs
+from airflow_batch_llm.core.by_hand import abandon_results, adopt, what_runs
 from airflow_batch_llm.core.model import BatchState, JobState
 from airflow_batch_llm.core.spec import Until
 from tests.integration.engine.strangers import SLOW, Street, in_doubt, step_until, street, unmarked_server
@@ -72,6 +72,23 @@ def test_what_was_adopted_provisionally_and_never_shows_rows_is_a_persons_matter
     assert (halted.state, halted.halt_code) == (JobState.HALTED, "BLLM-031")
     assert street.creates() == 1 and only(job).files == () and only(job).provisional
     assert not list(job.folder.rglob("raw/*")) and street.touched(only(job).provider_batch_id) == []
+
+
+def test_ours_is_found_when_what_it_was_taken_for_is_gone_and_was_given_up(street: Street) -> None:
+    job = in_doubt(street, "lost_reply", settings=replace(SLOW, gone_after=0.05))
+    (ours,) = [batch["id"] for batch in street.server.batches()]
+    stranger = street.stranger()
+    theirs = str(only(stranger).provider_batch_id)
+    lagging = replace(job, around_backend=lambda backend: Without(backend, ours))
+    step_until(lagging, lambda: only(job).provider_batch_id == theirs)
+    street.run_free()
+    stranger.until(Until.SETTLED)
+    stranger.call(lambda engine: engine.tools.backend.delete_file(theirs))
+    assert job.until(Until.SETTLED).halt_code == "BLLM-031" and only(job).state is BatchState.LOST
+    abandon_results(job.ledger, job.workspace, job.job(), only(job), actor="ann", reason="not ours")
+    assert job.ledger.resume_job(job.job(), actor="ann", reason="go on", deadline_at=None) is not None
+    assert job.until(Until.SETTLED).counts["answered"] == street.rows and street.creates() == 2
+    job.assert_accounted()
 
 
 def test_nobody_who_waits_for_an_accepted_job_cancels_what_may_be_somebody_elses(street: Street) -> None:
