@@ -10,8 +10,10 @@ BIN := $(VENV)/bin
 PATHS := airflow_batch_llm example_dags tests benchmarks docs
 PYTEST := $(BIN)/python -m pytest
 
-# What of the integration tests is run beside the unit tests; all else runs beside the end-to-end tests.
+# What of the integration tests is run beside the unit tests, and what by itself; all else runs beside the
+# end-to-end tests.
 ENGINE_TESTS := $(addprefix tests/integration/,cases cli engine inputs storage)
+WIRE_TESTS := $(addprefix tests/integration/,contract live protocols test_chaos.py)
 
 # Nothing of the caller's own Airflow may leak in.
 unexport AIRFLOW_CONFIG
@@ -28,11 +30,12 @@ demo: venv-demo ## Run the nightly example end to end, without any key. MODEL=lo
 demo-ui: venv-demo ## The same, and leave Airflow running for a look around.
 	AIRFLOW_HOME=$(CURDIR)/.demo/airflow $(BIN)/python -m example_dags.demo --model $(MODEL) --ui
 
-test: lint ## Lint, types, then the unit, integration and e2e tests, in two processes.
+test: lint ## Lint, types, then the unit, integration and e2e tests, in three processes.
 	@.ci/side_by_side \
 		engine $(PYTEST) --durations=15 tests/unit $(ENGINE_TESTS) ::: \
+		wire $(PYTEST) --durations=15 $(WIRE_TESTS) ::: \
 		airflow $(PYTEST) --durations=15 tests/integration tests/e2e \
-			$(addprefix --ignore=,$(ENGINE_TESTS))
+			$(addprefix --ignore=,$(ENGINE_TESTS) $(WIRE_TESTS))
 
 test-unit: venv-dev ## The tests that need no Airflow process.
 	AIRFLOW_HOME=$(CURDIR)/.test/airflow $(PYTEST) tests/unit
