@@ -17,8 +17,8 @@ import msgspec
 from airflow_batch_llm.core.files import iter_requests_as
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.model import Batch, RemoteBatch, RemoteStatus
-from airflow_batch_llm.core.tools import Tools
-from airflow_batch_llm.exceptions import NotFound
+from airflow_batch_llm.core.tools import Tools, log
+from airflow_batch_llm.exceptions import NotFound, Refused, TransferError
 
 #: How long before the intent a batch of ours may seem to have been created (clocks differ), seconds.
 CLOCK_SLACK = 600.0
@@ -61,12 +61,24 @@ async def look_around(tools: Tools, batch: Batch) -> Found:
     for remote in await tools.backend_of(batch).list_since(first_intent(tools, batch) - CLOCK_SLACK):
         if not _may_be(tools, batch, remote) or _is_too_late(batch, remote):
             continue
-        whose = await whose_is(tools, batch, remote) if remote.status.terminal else Whose.UNTOLD
+        whose = await _whose_if_read(tools, batch, remote)
         sorted_by[whose].append(remote)
-    if sorted_by[Whose.NOT_OURS]:
-        tools.ledger.note_not_ours(batch, {remote.id for remote in sorted_by[Whose.NOT_OURS]})
+        if whose is Whose.NOT_OURS:
+            # At once: there may be many, and none is read twice.
+            tools.ledger.note_not_ours(batch, {remote.id})
     ours, strays, unsure = (tuple(sorted_by[w]) for w in (Whose.OURS, Whose.STRAY, Whose.UNTOLD))
     return Found(ours, strays, unsure)
+
+
+async def _whose_if_read(tools: Tools, batch: Batch, remote: RemoteBatch) -> Whose:
+    """Say whose a batch is; results that are not to be had now, which may be anybody's, hinder no look."""
+    if not remote.status.terminal:
+        return Whose.UNTOLD
+    try:
+        return await whose_is(tools, batch, remote)
+    except (TransferError, Refused) as error:
+        log.warning("batch %s: results of %s cannot be read (%s)", batch.batch_id, remote.id, error.code)
+        return Whose.UNTOLD
 
 
 def first_intent(tools: Tools, batch: Batch) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_batch_llm.core.by_hand import abandon_results, adopt, what_runs
 from airflow_batch_llm.core.model import BatchState, JobState
 from airflow_batch_llm.core.spec import Until
+from airflow_batch_llm.exceptions import TransferError
 from tests.integration.engine.strangers import SLOW, Street, in_doubt, step_until, street, unmarked_server
 from tests.integration.engine.test_unmarked_batches import Without, only, provisional
 
@@ -60,6 +61,22 @@ def test_one_that_has_ended_and_shows_none_of_its_rows_yet_is_looked_at_again(st
     assert progress.reason == "candidates" and only(job).not_ours == ()
     job.wait(progress)
     assert job.until(Until.SETTLED).counts["answered"] == street.rows and street.creates() == 1
+
+
+def test_results_of_others_that_cannot_be_read_hinder_no_look_for_ours(street: Street) -> None:
+    job = in_doubt(street, "lost_reply")
+    theirs = str(only(street.stranger()).provider_batch_id)
+    street.run_free()
+
+    class Torn(Without):
+        async def download(self, batch: Any, file: Any, local: Any) -> None:
+            if batch.id == theirs:
+                raise TransferError("breaks off")
+            await self._backend.download(batch, file, local)
+
+    torn = replace(job, around_backend=lambda backend: Torn(backend, ""))
+    assert torn.until(Until.SETTLED).counts["answered"] == street.rows and street.creates() == 2
+    job.assert_accounted()
 
 
 def test_what_was_adopted_provisionally_and_never_shows_rows_is_a_persons_matter(street: Street) -> None:
