@@ -17,6 +17,7 @@ from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import (
     AccountError,
     AuthError,
+    ConfigurationError,
     NotFound,
     ProviderError,
     RateLimited,
@@ -143,11 +144,15 @@ async def _still_runs(tools: Tools, hold: Hold, trial: Batch | None) -> bool:
     """Say whether the batch whose rows are to tell is under way: another one would tell no more."""
     if hold.origin is not HoldOrigin.ROWS or trial is None or not _was_accepted(hold, trial):
         return False
-    bound = batch_bound(tools, trial)
+    try:
+        backend, bound = tools.backend_of(trial), batch_bound(tools, trial)
+    except ConfigurationError:
+        # The connection names another provider by now: what the one before does tells nothing of it.
+        return False
     if trial.state is not BatchState.SUBMITTED or bound is None or tools.ledger.now() > bound:
         return False
     try:
-        remote = await tools.backend_of(trial).retrieve(trial.provider_batch_id or "")
+        remote = await backend.retrieve(trial.provider_batch_id or "")
     except NotFound:
         return False
     except ProviderError as error:
@@ -217,7 +222,9 @@ def _release(tools: Tools, hold: Hold, reason: str) -> bool:
 
 
 def _was_accepted(hold: Hold, batch: Batch) -> bool:
-    """Say whether the provider took the batch after the connection was held."""
+    """Say whether the provider took the batch, for all that is known, after the connection was held."""
+    if batch.provisional:
+        return False
     return batch.state in _ACCEPTED and batch.submitted_at is not None and batch.submitted_at > hold.held_at
 
 

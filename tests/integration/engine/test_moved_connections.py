@@ -19,7 +19,8 @@ from airflow_batch_llm.core.spec import Until
 from airflow_batch_llm.exceptions import ConfigurationError
 from airflow_batch_llm.storage.migrate import open_default_sqlite
 from tests.integration.engine.server_since import ServerSince
-from tests.job_bench import Bench
+from tests.integration.engine.test_time_limits import let_time_pass
+from tests.job_bench import QUICK, Bench
 from tests.local_server import LocalServer
 
 MOVES = [("anthropic", "openai"), ("openai", "anthropic"), ("gemini", "mistral"), ("mistral", "gemini")]
@@ -135,3 +136,19 @@ def test_a_purge_does_not_take_the_other_providers_word_for_it(bench: Bench) -> 
 
     deleted, failed = bench.call(purge)
     assert deleted == 0 and list(failed.values()) == ["BLLM-001"]
+
+
+def test_a_trial_at_the_provider_before_is_nothing_that_other_jobs_wait_for_or_fail_by(bench: Bench) -> None:
+    """Rows blame the account, a batch tries the connection, and then that is given another provider."""
+    bench = replace(bench, provider="openai", settings=replace(QUICK, probe_first=600.0))
+    bench.server.set_scenario({"rows": [{"match": {}, "fault": "insufficient_quota"}]})
+    assert bench.run().halt_code == "BLLM-021"
+    bench.server.set_scenario({"pace": {"seconds": 600, "hold_at": 0}})
+    let_time_pass(bench, "probe_at", "batch_llm_hold")
+    second = replace(bench, run_id="second")
+    assert second.step(Until.ENDED, submitting=True).reason == "running"
+    bench.server.set_scenario({})
+    let_time_pass(bench, "probe_at", "batch_llm_hold")
+    third = replace(bench, run_id="third", provider="anthropic")
+    assert third.run().counts["answered"] == 3
+    assert bench.ledger.get_hold("llm") is None
