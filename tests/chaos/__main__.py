@@ -13,7 +13,7 @@ from tests.chaos.mutants import MUTANTS
 from tests.chaos.playing import Setting
 from tests.chaos.protocols import PROTOCOLS
 from tests.chaos.report import ENOUGH, Report, short_of, table, tell_failure
-from tests.chaos.telling import telling
+from tests.chaos.telling import protocol_of, telling
 from tests.chaos.workers import Order, play_all
 from tests.chaos.worlds import PostgresLedgers, SqliteLedgers
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         if args.schedule is not None or args.mutant is not None:
             parser.error("name one protocol")
         return _all_protocols(args)
-    run = _Run(args, args.protocol)
+    run = _Run(args, args.protocol or protocol_of(args.mutant))
     if args.schedule is not None:
         return run.replay(args.schedule)
     if args.mutant is not None:
@@ -113,7 +113,7 @@ class _Run:
         """Play schedules that a wrong engine should not survive; here non-zeros are right."""
         mutant = self._setting.mutant
         assert mutant is not None
-        print(f"seed {self._setting.seed}, mutant {mutant}")
+        print(f"seed {self._setting.seed}, mutant {mutant}, over the protocol of {self._setting.protocol}")
         for kind in self._faults:
             names = telling(mutant, self._schedules)
             self._play([Order(kind, name) for name in names], quiet=True)
@@ -139,7 +139,7 @@ class _Run:
             self._total.add(outcome)
             self._reports[outcome.ledger].add(outcome)
             if not outcome.good and not quiet:
-                print("\n".join(tell_failure(self._setting, outcome)), flush=True)
+                print("\n".join(tell_failure(outcome)), flush=True)
             if done % 50 == 0 or done == len(orders):
                 spent = time.monotonic() - self._began
                 print(f"  {done} of {len(orders)} played, {spent:.0f} s", file=sys.stderr, flush=True)
@@ -175,9 +175,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--protocol",
         choices=[*PROTOCOLS, _ALL],
-        default=PROTOCOLS[0],
         help=f"what the connection speaks; {_ALL}: {PROTOCOLS[0]}, then {_OF_EACH_OTHER} schedules over each "
-        "of the others, on SQLite (default: %(default)s)",
+        f"of the others, on SQLite (default: {PROTOCOLS[0]}, and with a mutant the one it is wrong over)",
     )
     parser.add_argument("--reuse", action="store_true", help="jobs have reuse")
     parser.add_argument(

@@ -299,8 +299,15 @@ def _late_and_silent(plan: Plan, rng: random.Random) -> None:
     plan.ats.insert(0, At("submit.before_create", 1, SUSPEND, 40, dies_at="submit.after_create"))
 
 
+def _lost_beside_strangers(plan: Plan, rng: random.Random) -> None:
+    """Without marks: the reply to the first create call is lost, and others have batches of that size."""
+    plan.strangers, plan.hold = True, True
+    plan.call_rules.insert(0, {"on": "create", "fault": "lost_reply", "times": 1})
+
+
 COMBINATIONS: dict[str, Shape] = {
     "a late post that nobody tells of": _late_and_silent,
     "queue_full, then a lost reply": _queue_full_then_lost,
     "a killed try and a source that changed": _killed_and_changed,
+    "a lost reply beside strangers": _lost_beside_strangers,
 }

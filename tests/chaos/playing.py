@@ -37,6 +37,7 @@ class Setting:
 class Outcome:
     """What came of one schedule."""
 
+    setting: Setting
     name: str
     ledger: str
     findings: Findings
@@ -81,6 +82,7 @@ def play(setting: Setting, name: str, ledgers: Ledgers, folder: Path) -> Outcome
             unfinished = traceback.format_exc()
         hits = director.hits + server_hits(server.database, plan)
     return Outcome(
+        setting,
         name,
         ledgers.kind,
         findings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.chaos.playing import Outcome, Setting
+from tests.chaos.playing import Outcome
 
 #: Hits that each fault must have in a full run.
 ENOUGH = 5
@@ -77,8 +77,9 @@ def table(by_ledger: dict[str, Report], faults: dict[str, list[str]]) -> list[st
     return lines
 
 
-def tell_failure(setting: Setting, outcome: Outcome) -> list[str]:
+def tell_failure(outcome: Outcome) -> list[str]:
     """Return what is printed about a schedule that failed."""
+    setting = outcome.setting
     how = f"--seed {setting.seed} --protocol {setting.protocol}" + (" --reuse" if setting.reuse else "")
     return [
         f"FAILED {outcome.ledger} schedule {outcome.name}; play it again with: python -m tests.chaos "

@@ -9,7 +9,7 @@ import signal
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
@@ -26,10 +26,14 @@ from tests.chaos.worlds import Ledgers, QuickServer, new_folder, open_ledgers, w
 
 @dataclass(frozen=True)
 class Order:
-    """A schedule to play."""
+    """A schedule to play.
+
+    :param protocol: what its connection speaks, where that is another one than the setting's.
+    """
 
     ledger: str
     name: str
+    protocol: str | None = None
 
 
 def play_all(setting: Setting, orders: Iterable[Order], *, jobs: int) -> Iterator[Outcome]:
@@ -37,16 +41,16 @@ def play_all(setting: Setting, orders: Iterable[Order], *, jobs: int) -> Iterato
 
     :param jobs: worker processes for each kind of ledger.
     """
-    by_ledger: dict[str, list[str]] = {}
+    by_ledger: dict[str, list[Order]] = {}
     for order in orders:
-        by_ledger.setdefault(order.ledger, []).append(order.name)
+        by_ledger.setdefault(order.ledger, []).append(order)
     # Spawned, not forked: a worker forks task processes itself, and must have no threads.
     context = multiprocessing.get_context("spawn")
     workers: dict[Connection, Any] = {}
-    for ledger, names in _shares(by_ledger, jobs):
+    for ledger, share in _shares(by_ledger, jobs):
         here, there = context.Pipe(duplex=False)
         # Not a daemon: those must not have children.
-        worker = context.Process(target=_work, args=(setting, ledger, names, there))
+        worker = context.Process(target=_work, args=(setting, ledger, share, there))
         worker.start()
         there.close()
         workers[here] = worker
@@ -67,15 +71,15 @@ def play_all(setting: Setting, orders: Iterable[Order], *, jobs: int) -> Iterato
             worker.join()
 
 
-def _shares(by_ledger: dict[str, list[str]], jobs: int) -> list[tuple[str, list[str]]]:
+def _shares(by_ledger: dict[str, list[Order]], jobs: int) -> list[tuple[str, list[Order]]]:
     """Deal the schedules out, ledger by ledger in turn until all workers have some."""
     each = {ledger: jobs // len(by_ledger) or 1 for ledger in by_ledger}
     for ledger in list(by_ledger)[: jobs - sum(each.values())]:
         each[ledger] += 1
     return [
-        (ledger, names[start :: each[ledger]])
-        for ledger, names in by_ledger.items()
-        for start in range(min(each[ledger], len(names)))
+        (ledger, orders[start :: each[ledger]])
+        for ledger, orders in by_ledger.items()
+        for start in range(min(each[ledger], len(orders)))
     ]
 
 
@@ -97,7 +101,7 @@ def _warm_up(ledgers: Ledgers, folder: Path, protocol: str) -> None:
         bench.clear(rerun=Rerun.FAILED).run()
 
 
-def _work(setting: Setting, ledger: str, names: list[str], told: Connection) -> None:
+def _work(setting: Setting, ledger: str, orders: list[Order], told: Connection) -> None:
     # Told to end, or left alone, a worker takes its database server along.
     end_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -109,8 +113,9 @@ def _work(setting: Setting, ledger: str, names: list[str], told: Connection) -> 
     try:
         with open_ledgers(ledger, folder) as ledgers:
             _warm_up(ledgers, folder, setting.protocol)
-            for name in names:
-                told.send(play(setting, name, ledgers, folder))
+            for order in orders:
+                of_order = replace(setting, protocol=order.protocol or setting.protocol)
+                told.send(play(of_order, order.name, ledgers, folder))
     except KeyboardInterrupt:
         pass  # told to end
     finally:
