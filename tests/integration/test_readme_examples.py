@@ -331,7 +331,7 @@ def test_connections_of_the_readme_can_be_used(line: str, monkeypatch: pytest.Mo
 
 
 def test_the_readme_shows_connections() -> None:
-    assert len(re.findall(r"^export AIRFLOW_CONN_LLM", README, re.MULTILINE)) == 3
+    assert len(re.findall(r"^export AIRFLOW_CONN_LLM", README, re.MULTILINE)) == 4
 
 
 def test_questions_to_the_ledger_work_on_sqlite_too(tmp_path: Path) -> None:
