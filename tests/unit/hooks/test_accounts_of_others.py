@@ -240,11 +240,11 @@ def test_a_pydanticai_connection_may_say_in_our_words_what_its_server_speaks() -
 def test_both_hooks_send_the_same_key_to_the_same_address(
     named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow.providers.common.ai.hooks.pydantic_ai import PydanticAIHook
-
+    # Not among the tests' own packages: it brings a whole framework along.
+    hooks = pytest.importorskip("airflow.providers.common.ai.hooks.pydantic_ai")
     stored = {"conn_type": "pydanticai", "host": "https://proxy.example/v1", "password": KEY}
     monkeypatch.setenv("AIRFLOW_CONN_LLM", json.dumps({**stored, "extra": {"model": named}}))
-    theirs: Any = PydanticAIHook("llm").get_conn()
+    theirs: Any = hooks.PydanticAIHook("llm").get_conn()
 
     ours = account("pydanticai", host="https://proxy.example/v1", model=named)
 
