@@ -1,4 +1,4 @@
-"""Tickets of every night into a table; some arrive days late. ``WORKLOAD_TICKETS=200000`` for a large desk."""
+"""Tickets of every night into a table; some arrive days late. ``WORKLOAD_TICKETS=200000``: a large desk."""
 
 from __future__ import annotations
 
