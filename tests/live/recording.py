@@ -89,6 +89,8 @@ class Recording:
     def path(self, url: httpx.URL) -> str:
         """Return the path of a call without the base and with ``{}`` in place of ids."""
         path = url.path.removeprefix(urlsplit(self.base_url).path.rstrip("/"))
+        # A file's id may be letters alone, by chance.
+        path = re.sub(r"/files/[^:/]+", "/files/{}", path)
         return "/".join(_ID.sub("{}", part, count=1) for part in path.split("/"))
 
     def add_rows(self, kind: str, lines: Iterable[bytes]) -> None:
