@@ -19,7 +19,7 @@ from tests.chaos.worlds import PostgresLedgers, SqliteLedgers
 
 LEDGERS = {kind.kind: kind for kind in (SqliteLedgers, PostgresLedgers)}
 #: Rounds of directed schedules before a fault that is still short is given up.
-_ROUNDS = 6
+_ROUNDS = 10
 #: Schedules for each protocol but the first, where all are played.
 _OF_EACH_OTHER = 100
 _ALL = "all"
