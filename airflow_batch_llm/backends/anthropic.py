@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -21,14 +21,15 @@ from airflow_batch_llm.backends.base import ApiClient, Call, client_for
 from airflow_batch_llm.backends.cancelling import ask_cancel
 from airflow_batch_llm.backends.content import fetch_content
 from airflow_batch_llm.backends.counted import count_rows, fetch_counted
-from airflow_batch_llm.backends.listing import BatchList, Page
+from airflow_batch_llm.backends.listed import ListedBackend
+from airflow_batch_llm.backends.listing import Page
 from airflow_batch_llm.backends.options import BackendOptions
 from airflow_batch_llm.backends.provider import Provider
-from airflow_batch_llm.backends.replies import StrangeStatuses, parse, quoted, read_apart
+from airflow_batch_llm.backends.replies import parse, quoted, read_apart
 from airflow_batch_llm.core.endpoints import CHAT
 from airflow_batch_llm.core.model import RemoteBatch, RequestTemplate, ResultFile, Row
 from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder, carrying_seconds
-from airflow_batch_llm.exceptions import InDoubt, NotFound, Refused, Unreachable
+from airflow_batch_llm.exceptions import NotFound, Refused
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ _LIMITS = Limits(
 )
 
 
-class AnthropicBackend:
+class AnthropicBackend(ListedBackend):
     """A :class:`~airflow_batch_llm.core.ports.Backend` for Anthropic's Message Batches.
 
     :param client: its HTTP API.
@@ -56,23 +57,10 @@ class AnthropicBackend:
     def __init__(
         self, provider: str, client: ApiClient, options: BackendOptions, *, limits: Limits = _LIMITS
     ) -> None:
-        self.provider = provider
-        self.address = client.address
-        self.limits = limits
-        #: Seconds for a create call, beside those that its requests take on the way.
-        self.create_timeout = options.create_timeout_seconds
-        self.lists_batches = True
-        self.inline = True
-        self.marks_batches = False
+        super().__init__(
+            provider, client, options, limits, batches=_BATCHES, inline=True, marks_batches=False
+        )
         self._version = options.api_version or NEWEST
-        self._client = client
-        self._options = options
-        self._strange = StrangeStatuses()
-        self._list = BatchList(client.named("GET", _BATCHES), self._read_page)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
 
     # -- lines -------------------------------------------------------------------------------------
 
@@ -98,10 +86,6 @@ class AnthropicBackend:
     async def upload(self, local: Path, name: str) -> str:
         """:raises Refused: nothing is uploaded here: the requests go along with the create call."""
         raise Refused("Anthropic's batches take no uploads", reason="upload")
-
-    async def ready(self, file_id: str) -> float | None:
-        """Return None: there are no uploads to wait for."""
-        return None
 
     async def download(self, batch: RemoteBatch, file: ResultFile, local: Path) -> None:
         """Fetch a batch's results whole to ``local``, which appears only then.
@@ -165,15 +149,11 @@ class AnthropicBackend:
             # The server reads and checks all of it before it says a word.
             timeout=self._client.timeout(seconds),
         )
-        try:
-            return self._batch(reply, call)
-        except Unreachable as e:
-            raise InDoubt(f"{call}: the reply is not a batch object; it may have taken effect") from e
+        return self._created(reply, call)
 
     async def retrieve(self, batch_id: str) -> RemoteBatch:
         """Return the batch as it is now. :raises NotFound: the provider denies it."""
-        path = _path_of(batch_id)
-        return self._batch(await self._client.call("GET", path), self._client.named("GET", path))
+        return await self._look(_path_of(batch_id))
 
     async def cancel(self, batch_id: str) -> RemoteBatch:
         """Ask for cancellation and return the batch; one that has already ended is returned as it is.
@@ -186,27 +166,6 @@ class AnthropicBackend:
             read=self._batch,
             retrieve=lambda: self.retrieve(batch_id),
         )
-
-    async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
-        """:raises Refused: a batch shows no token; it is known by time, count and its rows' ids."""
-        raise _no_marks()
-
-    async def find_origin(self, origin: str) -> list[RemoteBatch]:
-        """:raises Refused: as :meth:`find`."""
-        raise _no_marks()
-
-    async def list_recent(
-        self, *, stop_at: Callable[[RemoteBatch], bool], max_pages: int = 10
-    ) -> list[RemoteBatch]:
-        """Return batches newest first, up to and with the first for which ``stop_at`` is true."""
-        return await self._list.list_recent(stop_at=stop_at, max_pages=max_pages)
-
-    async def list_since(self, oldest: float) -> list[RemoteBatch]:
-        """Return every batch created since ``oldest`` (seconds since the epoch).
-
-        :raises InDoubt: the list did not come to an end.
-        """
-        return await self._list.list_since(oldest)
 
     async def probe(self) -> str:
         """List one batch: the cheapest call that needs the key and the right to use batches."""
@@ -240,10 +199,6 @@ class AnthropicBackend:
 
 def _path_of(batch_id: str) -> str:
     return f"{_BATCHES}/{quoted(batch_id)}"
-
-
-def _no_marks() -> Refused:
-    return Refused("Anthropic keeps no mark with a batch: it cannot be found by one", reason="no_metadata")
 
 
 # -- the body of a create call ---------------------------------------------------------------------

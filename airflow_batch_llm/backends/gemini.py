@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,15 +25,16 @@ from airflow_batch_llm.backends.gemini_objects import FileObject, Operation, Ope
 from airflow_batch_llm.backends.gemini_refusals import refusal_of
 from airflow_batch_llm.backends.gemini_rows import decode_row
 from airflow_batch_llm.backends.gemini_upload import ResumableUpload
-from airflow_batch_llm.backends.listing import BatchList, Page
+from airflow_batch_llm.backends.listed import ListedBackend
+from airflow_batch_llm.backends.listing import Page
 from airflow_batch_llm.backends.options import BackendOptions
 from airflow_batch_llm.backends.provider import Provider
-from airflow_batch_llm.backends.replies import StrangeStatuses, parse, quoted, read_apart
+from airflow_batch_llm.backends.replies import parse, quoted, read_apart
 from airflow_batch_llm.core import jsonl
 from airflow_batch_llm.core.endpoints import EMBEDDINGS
 from airflow_batch_llm.core.model import RemoteBatch, RequestTemplate, ResultFile, Row
 from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder, carrying_seconds
-from airflow_batch_llm.exceptions import AuthError, InDoubt, NotFound, Refused, Unreachable
+from airflow_batch_llm.exceptions import AuthError, NotFound, Refused
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ _INLINE_REQUESTS = 10_000
 _INLINE_BYTES = 19_000_000
 
 
-class GeminiBackend:
+class GeminiBackend(ListedBackend):
     """A :class:`~airflow_batch_llm.core.ports.Backend` for the Gemini API.
 
     :param client: the HTTP API; its base URL has no version part.
@@ -69,28 +69,14 @@ class GeminiBackend:
     """
 
     def __init__(self, client: ApiClient, options: BackendOptions, *, limits: Limits) -> None:
-        self.provider = "gemini"
-        self.address = client.address
-        self.limits = limits
-        #: Seconds for a create call, beside those that its requests take on the way.
-        self.create_timeout = options.create_timeout_seconds
-        self.lists_batches = True
-        self.inline = options.inline
-        self.marks_batches = True
+        self._root = f"/{options.api_version or VERSION}"
+        super().__init__(
+            "gemini", client, options, limits, batches=f"{self._root}/batches", inline=options.inline
+        )
         #: Uploads go after 48 h, results after some weeks.
         self.files_expire = True
-        self._client = client
-        self._options = options
-        self._root = f"/{options.api_version or VERSION}"
-        self._batches = f"{self._root}/batches"
         upload = f"/upload{self._root}/files"
         self._upload = ResumableUpload(client, upload, options.transfer_timeout_seconds)
-        self._list = BatchList(client.named("GET", self._batches), self._read_page)
-        self._strange = StrangeStatuses()
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
 
     # -- lines -------------------------------------------------------------------------------------
 
@@ -206,14 +192,11 @@ class GeminiBackend:
             content=await asyncio.to_thread(_create_body, order),
             headers={"content-type": "application/json"},
         )
-        try:
-            return self._batch(parse(Operation, reply, call))
-        except Unreachable as e:
-            raise InDoubt(f"{call}: the reply is not a batch; it may have taken effect") from e
+        return self._created(reply, call)
 
     async def retrieve(self, batch_id: str) -> RemoteBatch:
         """Return the batch as it is now. :raises NotFound: the provider denies it."""
-        return self._batch(await self._operation(batch_id))
+        return self._read(await self._operation(batch_id))
 
     async def cancel(self, batch_id: str) -> RemoteBatch:
         """Ask for cancellation and return the batch; one that has already ended is returned as it is.
@@ -229,24 +212,6 @@ class GeminiBackend:
             return batch
         return await self.retrieve(batch_id)
 
-    async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
-        """Return the batches whose name holds ``token``; see :meth:`BatchList.find`."""
-        return await self._list.find(token, created_after=created_after)
-
-    async def find_origin(self, origin: str) -> list[RemoteBatch]:
-        """Return the batches of a job whose ledger was lost; see :meth:`BatchList.find_origin`."""
-        return await self._list.find_origin(origin)
-
-    async def list_recent(
-        self, *, stop_at: Callable[[RemoteBatch], bool], max_pages: int = 10
-    ) -> list[RemoteBatch]:
-        """Return batches newest first, up to and with the first for which ``stop_at`` is true."""
-        return await self._list.list_recent(stop_at=stop_at, max_pages=max_pages)
-
-    async def list_since(self, oldest: float) -> list[RemoteBatch]:
-        """Return every batch created since; see :meth:`BatchList.list_since`."""
-        return await self._list.list_since(oldest)
-
     async def probe(self) -> str:
         """List one batch: the cheapest call that needs the key and the right to use batches."""
         await self._page({"pageSize": "1"})
@@ -257,7 +222,7 @@ class GeminiBackend:
     async def _read_page(self, cursor: str | None) -> Page:
         params = {"pageSize": str(_PAGE_SIZE)} | ({"pageToken": cursor} if cursor else {})
         page = await self._page(params)
-        return Page([self._batch(one) for one in page.operations], page.next_page)
+        return Page([self._read(one) for one in page.operations], page.next_page)
 
     async def _page(self, params: dict[str, str]) -> OperationPage:
         call = self._client.named("GET", self._batches)
@@ -273,7 +238,10 @@ class GeminiBackend:
         reply = await self._client.call("GET", path)
         return await read_apart(reply, lambda: parse(Operation, reply, self._client.named("GET", path)))
 
-    def _batch(self, operation: Operation) -> RemoteBatch:
+    def _batch(self, reply: httpx.Response, call: Call) -> RemoteBatch:
+        return self._read(parse(Operation, reply, call))
+
+    def _read(self, operation: Operation) -> RemoteBatch:
         return self._strange.tell(operation.normalised())
 
     def _path_of(self, name: str) -> str:

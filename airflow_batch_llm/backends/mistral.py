@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,21 +20,21 @@ from airflow_batch_llm.backends.cancelling import ask_cancel
 from airflow_batch_llm.backends.counted import fetch_counted
 from airflow_batch_llm.backends.dialects import window_seconds
 from airflow_batch_llm.backends.files import FileStore
-from airflow_batch_llm.backends.listing import BatchList, Page
+from airflow_batch_llm.backends.listed import ListedBackend
+from airflow_batch_llm.backends.listing import Page
 from airflow_batch_llm.backends.mistral_faults import PlacesUnsure, create_refused, placed, upload_refused
 from airflow_batch_llm.backends.mistral_lines import ENDPOINTS, line_encoder
 from airflow_batch_llm.backends.mistral_objects import INLINE, BatchJob, JobPage
 from airflow_batch_llm.backends.mistral_rows import decode_row
 from airflow_batch_llm.backends.options import BackendOptions
 from airflow_batch_llm.backends.provider import Provider
-from airflow_batch_llm.backends.replies import StrangeStatuses, parse, quoted, read_apart
+from airflow_batch_llm.backends.replies import parse, quoted, read_apart
 from airflow_batch_llm.backends.retrying import Again
 from airflow_batch_llm.core import jsonl
 from airflow_batch_llm.core.model import RemoteBatch, RequestTemplate, ResultFile, Row
 from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder, carrying_seconds
 from airflow_batch_llm.exceptions import (
     ConfigurationError,
-    InDoubt,
     LinesRefused,
     NotFound,
     ProviderError,
@@ -63,7 +63,7 @@ _LIMITS = Limits(
 _INLINE_REQUESTS, _INLINE_BYTES = 9_999, 20_000_000
 
 
-class MistralBackend:
+class MistralBackend(ListedBackend):
     """A :class:`~airflow_batch_llm.core.ports.Backend` for Mistral.
 
     :param client: its HTTP API.
@@ -72,22 +72,8 @@ class MistralBackend:
     """
 
     def __init__(self, client: ApiClient, options: BackendOptions, *, limits: Limits) -> None:
-        self.provider = "mistral"
-        self.address = client.address
-        self.limits = limits
-        #: Seconds for a create call, beside those that its requests take on the way.
-        self.create_timeout = options.create_timeout_seconds
-        self.lists_batches = True
-        self.inline = options.inline
-        self.marks_batches = True
-        self._client = client
+        super().__init__("mistral", client, options, limits, batches=_JOBS, inline=options.inline)
         self._files = FileStore(client, "/files", options.transfer_timeout_seconds)
-        self._list = BatchList(client.named("GET", _JOBS), self._read_page)
-        self._strange = StrangeStatuses()
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
 
     # -- lines -------------------------------------------------------------------------------------
 
@@ -118,10 +104,6 @@ class MistralBackend:
             return await self._files.upload(local, name, _PURPOSE, refused=upload_refused)
         except LinesRefused as e:
             raise await placed(e, local, self._is_refused) from e
-
-    async def ready(self, file_id: str) -> float | None:
-        """Return None: an upload was checked when it was sent, and can be used at once."""
-        return None
 
     async def download(self, batch: RemoteBatch, file: ResultFile, local: Path) -> None:
         """Fetch a result file, or the results that hang on a job, whole to ``local``.
@@ -227,10 +209,7 @@ class MistralBackend:
                 raise
             what = f"{call}: HTTP 404: no such endpoint; check the dialect and the base URL {call.base}"
             raise Refused(what, status_code=404, reason="not_found") from e
-        try:
-            return self._batch(reply, call)
-        except Unreachable as e:
-            raise InDoubt(f"{call}: the reply is not a batch job; it may have taken effect") from e
+        return self._created(reply, call)
 
     async def retrieve(self, batch_id: str) -> RemoteBatch:
         """Return the job as it is now.
@@ -259,35 +238,6 @@ class MistralBackend:
             retrieve=lambda: self.retrieve(batch_id),
         )
 
-    async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
-        """Return the jobs whose metadata token is ``token``. All are read: how the server's own filter wants
-        its values is not known, and one that it hides would be paid for twice.
-
-        :param created_after: seconds since the epoch; jobs older than 10 minutes before are not looked at.
-        :raises InDoubt: the list did not come to an end, so "not there" cannot be said.
-        """
-        return await self._list.find(token, created_after=created_after)
-
-    async def find_origin(self, origin: str) -> list[RemoteBatch]:
-        """Return the jobs of a job of ours whose ledger was lost.
-
-        :raises InDoubt: the list did not come to an end, so "none" cannot be said.
-        """
-        return await self._list.find_origin(origin)
-
-    async def list_recent(
-        self, *, stop_at: Callable[[RemoteBatch], bool], max_pages: int = 10
-    ) -> list[RemoteBatch]:
-        """Return jobs newest first, up to and with the first for which ``stop_at`` is true."""
-        return await self._list.list_recent(stop_at=stop_at, max_pages=max_pages)
-
-    async def list_since(self, oldest: float) -> list[RemoteBatch]:
-        """Return every job created since ``oldest``, in seconds since the epoch.
-
-        :raises InDoubt: the list did not come to an end.
-        """
-        return await self._list.list_since(oldest)
-
     async def probe(self) -> str:
         """List one job: the cheapest call that needs the key and the right to use batches."""
         reply = await self._client.call("GET", _JOBS, params={"page_size": "1"})
@@ -297,9 +247,7 @@ class MistralBackend:
     # -- replies -----------------------------------------------------------------------------------
 
     async def _get(self, batch_id: str) -> RemoteBatch:
-        path = f"{_JOBS}/{quoted(batch_id)}"
-        reply = await self._client.call("GET", path)
-        return self._batch(reply, self._client.named("GET", path))
+        return await self._look(f"{_JOBS}/{quoted(batch_id)}")
 
     async def _read_page(self, cursor: str | None) -> Page:
         number = int(cursor or 0)

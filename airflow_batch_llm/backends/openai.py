@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,29 +17,24 @@ from airflow_batch_llm.backends.base import ApiClient, Call, client_for
 from airflow_batch_llm.backends.cancelling import ask_cancel
 from airflow_batch_llm.backends.dialects import DIALECTS, Dialect, window_seconds
 from airflow_batch_llm.backends.files import FileStore
-from airflow_batch_llm.backends.listing import BatchList, Page
+from airflow_batch_llm.backends.listed import ListedBackend
+from airflow_batch_llm.backends.listing import Page
 from airflow_batch_llm.backends.openai_lines import line_encoder
 from airflow_batch_llm.backends.openai_objects import BatchObject, BatchPage
 from airflow_batch_llm.backends.openai_rows import decode_row
 from airflow_batch_llm.backends.options import BackendOptions
 from airflow_batch_llm.backends.provider import Provider
-from airflow_batch_llm.backends.replies import StrangeStatuses, parse, quoted, read_apart
+from airflow_batch_llm.backends.replies import parse, quoted, read_apart
 from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus, RequestTemplate, ResultFile, Row
 from airflow_batch_llm.core.ports import Backend, CreateOrder, Limits, LineEncoder
-from airflow_batch_llm.exceptions import (
-    ConfigurationError,
-    InDoubt,
-    LinesRefused,
-    Refused,
-    Unreachable,
-)
+from airflow_batch_llm.exceptions import ConfigurationError, LinesRefused, Refused
 
 log = logging.getLogger(__name__)
 
 _PAGE_SIZE = 100
 
 
-class OpenAIBackend:
+class OpenAIBackend(ListedBackend):
     """A :class:`~airflow_batch_llm.core.ports.Backend` for the OpenAI family.
 
     :param dialect: what this server takes and lacks.
@@ -52,28 +46,20 @@ class OpenAIBackend:
     def __init__(
         self, dialect: Dialect, client: ApiClient, options: BackendOptions, *, limits: Limits | None = None
     ) -> None:
-        self.provider = dialect.name
-        self.address = client.address
-        self.limits = limits or dialect.limits
-        #: Seconds after which a create call is given up; a lease must be longer.
-        self.create_timeout = options.create_timeout_seconds
-        self.lists_batches = True
-        self.inline = False
-        self.marks_batches = dialect.metadata
+        super().__init__(
+            dialect.name,
+            client,
+            options,
+            limits or dialect.limits,
+            batches="/batches",
+            marks_batches=dialect.metadata,
+        )
         self._dialect = dialect
-        self._client = client
-        self._options = options
         self._files = FileStore(client, "/files", options.transfer_timeout_seconds)
-        self._list = BatchList(client.named("GET", "/batches"), self._read_page)
-        self._strange = StrangeStatuses()
         self._logged: set[str] = set()
         self._window = options.completion_window or dialect.completion_window
         self._input_expiry = _checked_expiry(dialect.input_expiry, options.input_expiry_seconds, "input")
         self._output_expiry = _checked_expiry(dialect.output_expiry, options.output_expiry_seconds, "output")
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
 
     # -- lines -------------------------------------------------------------------------------------
 
@@ -108,10 +94,6 @@ class OpenAIBackend:
                 raise LinesRefused(e.args[0], status_code=e.status_code, reason=e.reason) from e
             raise
 
-    async def ready(self, file_id: str) -> float | None:
-        """Return None: an upload can be used at once."""
-        return None
-
     async def download(self, batch: RemoteBatch, file: ResultFile, local: Path) -> None:
         """Fetch a result file whole to ``local``, which appears only then.
 
@@ -144,16 +126,11 @@ class OpenAIBackend:
             body["metadata"] = dict(order.metadata)
         call = self._client.named("POST", "/batches")
         reply = await self._client.call_once("POST", call.path, seconds=self.create_timeout, json=body)
-        try:
-            return self._batch(reply, call)
-        except Unreachable as e:
-            raise InDoubt(f"{call}: the reply is not a batch object; it may have taken effect") from e
+        return self._created(reply, call)
 
     async def retrieve(self, batch_id: str) -> RemoteBatch:
         """Return the batch as it is now. :raises NotFound: the provider denies it."""
-        path = f"/batches/{quoted(batch_id)}"
-        reply = await self._client.call("GET", path)
-        return self._batch(reply, self._client.named("GET", path))
+        return await self._look(f"/batches/{quoted(batch_id)}")
 
     async def cancel(self, batch_id: str) -> RemoteBatch:
         """Ask for cancellation and return the batch; one that has already ended is returned as it is.
@@ -168,45 +145,11 @@ class OpenAIBackend:
             refusals=self._dialect.cancel_refusals,
         )
 
-    async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
-        """Return the batches whose metadata token is ``token``.
-
-        :param created_after: seconds since the epoch; batches older than 10 minutes before are not looked at.
-        :raises InDoubt: the list did not come to an end, so "not there" cannot be said.
-        """
-        return await self._marked().find(token, created_after=created_after)
-
-    async def find_origin(self, origin: str) -> list[RemoteBatch]:
-        """Return the batches of a job whose ledger was lost, as far back as results can still be read.
-
-        :raises InDoubt: the list did not come to an end, so "none" cannot be said.
-        """
-        return await self._marked().find_origin(origin)
-
-    async def list_recent(
-        self, *, stop_at: Callable[[RemoteBatch], bool], max_pages: int = 10
-    ) -> list[RemoteBatch]:
-        """Return batches newest first, up to and with the first for which ``stop_at`` is true."""
-        return await self._list.list_recent(stop_at=stop_at, max_pages=max_pages)
-
-    async def list_since(self, oldest: float) -> list[RemoteBatch]:
-        """Return every batch created since ``oldest``, in seconds since the epoch.
-
-        :raises InDoubt: the list did not come to an end.
-        """
-        return await self._list.list_since(oldest)
-
     async def probe(self) -> str:
         """List one batch: the cheapest call that needs the key and the right to use batches."""
         reply = await self._client.call("GET", "/batches", params={"limit": 1})
         self._page(reply)
         return f"{self._client.host} accepts the key and lists batches."
-
-    def _marked(self) -> BatchList:
-        if not self._dialect.metadata:
-            what = f"{self.provider} keeps no metadata: a batch cannot be found by it"
-            raise Refused(what, reason="no_metadata")
-        return self._list
 
     async def _read_page(self, cursor: str | None) -> Page:
         params = {"limit": str(_PAGE_SIZE)} | ({"after": cursor} if cursor else {})
