@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from airflow_batch_llm.backends.base import ApiClient
 from airflow_batch_llm.backends.dialects import DIALECTS, Dialect
 from airflow_batch_llm.backends.openai import OpenAIBackend
 from airflow_batch_llm.backends.options import BackendOptions
-from airflow_batch_llm.backends.retrying import SafeRetry
+from tests.unit.backends.calls import call_once, client_for
 from tests.unit.backends.scripted_server import ScriptedServer
 
 T = TypeVar("T")
@@ -31,17 +29,7 @@ class Bench:
     def backend(self, row: Dialect | str = "openai", **options: Any) -> OpenAIBackend:
         """Return a backend; ``options`` are those of a connection."""
         chosen = BackendOptions(**options)
-
-        async def record(seconds: float) -> None:
-            self.waits.append(seconds)
-
-        client = ApiClient(
-            self.server.base_url,
-            headers={"Authorization": "Bearer key-1"},
-            connect_timeout=chosen.connect_timeout_seconds,
-            timeout=chosen.timeout_seconds,
-            retry=SafeRetry(retries=chosen.max_retries, budget=chosen.retry_budget_seconds, sleep=record),
-        )
+        client = client_for(self.server.base_url, {"Authorization": "Bearer key-1"}, chosen, self.waits)
         return OpenAIBackend(DIALECTS[row] if isinstance(row, str) else row, client, chosen)
 
     def run(
@@ -49,14 +37,7 @@ class Bench:
     ) -> T:
         """Make one call with a fresh backend and close it."""
 
-        async def whole() -> T:
-            backend = self.backend(row, **options)
-            try:
-                return await call(backend)
-            finally:
-                await backend.aclose()
-
-        return asyncio.run(whole())
+        return call_once(lambda: self.backend(row, **options), call)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,10 +10,10 @@ import pytest
 
 from airflow_batch_llm.backends import make_backend
 from airflow_batch_llm.backends.anthropic import AnthropicBackend
-from airflow_batch_llm.backends.retrying import SafeRetry
 from airflow_batch_llm.core.endpoints import CHAT
 from airflow_batch_llm.core.model import RequestTemplate
 from airflow_batch_llm.core.ports import CreateOrder
+from tests.unit.backends.calls import call_once, recorded
 from tests.unit.backends.scripted_server import ScriptedServer
 
 T = TypeVar("T")
@@ -60,21 +59,11 @@ class Bench:
         made = make_backend("anthropic", base_url=self.server.base_url, api_key="key-1", options=options)
         assert isinstance(made, AnthropicBackend)
 
-        async def record(seconds: float) -> None:
-            self.waits.append(seconds)
-
-        made._client._retry = SafeRetry(retries=options.get("max_retries", 2), sleep=record)
+        made._client._retry = recorded(self.waits, retries=options.get("max_retries", 2))
         return made
 
     def run(self, call: Callable[[AnthropicBackend], Awaitable[T]], **options: Any) -> T:
-        async def whole() -> T:
-            backend = self.backend(**options)
-            try:
-                return await call(backend)
-            finally:
-                await backend.aclose()
-
-        return asyncio.run(whole())
+        return call_once(lambda: self.backend(**options), call)
 
     def order(self, *lines: bytes) -> CreateOrder:
         path = self.folder / "lines.jsonl"

@@ -1,51 +1,16 @@
-"""A backend for Azure that talks to a scripted server, made as a connection makes it."""
+"""Azure's backend before a scripted server."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
 import pytest
 
-from airflow_batch_llm.backends import make_backend
-from airflow_batch_llm.core.ports import Backend
-from tests.unit.backends.scripted_server import Received, ScriptedServer
-
-T = TypeVar("T")
-
-
-class Azure:
-    """A scripted server, and calls to it."""
-
-    def __init__(self, server: ScriptedServer) -> None:
-        self.server = server
-        self.resource = server.base_url.removesuffix("/v1")
-
-    def run(self, call: Callable[[Backend], Awaitable[T]], *, address: str = "", **options: Any) -> T:
-        """Make one call with a fresh backend; ``address`` is what follows the resource's own."""
-
-        async def whole() -> T:
-            backend = make_backend(
-                "azure",
-                base_url=self.resource + address,
-                api_key="key-1",
-                options={"retry_budget_seconds": 0, **options},
-            )
-            try:
-                return await call(backend)
-            finally:
-                await backend.aclose()
-
-        return asyncio.run(whole())
-
-    @property
-    def last(self) -> Received:
-        """The request that came in last."""
-        return self.server.received[-1]
+from tests.unit.backends.calls import Scripted
+from tests.unit.backends.scripted_server import ScriptedServer
 
 
 @pytest.fixture
-def azure() -> Iterator[Azure]:
+def azure() -> Iterator[Scripted]:
     with ScriptedServer() as server:
-        yield Azure(server)
+        yield Scripted("azure", server, server.base_url.removesuffix("/v1"))

@@ -17,7 +17,7 @@ from airflow_batch_llm.core.model import RemoteStatus, RequestTemplate, ResultFi
 from airflow_batch_llm.core.ports import CreateOrder
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import ConfigurationError, NotFound, RateLimited, Refused
-from tests.unit.backends.azure.conftest import Azure
+from tests.unit.backends.calls import Scripted
 from tests.unit.backends.scripted_server import Reply
 
 GA, PREVIEW = "2024-10-21", "2025-04-01-preview"
@@ -31,7 +31,7 @@ def order(endpoint: str = CHAT) -> CreateOrder:
 
 # -- addresses and keys ----------------------------------------------------------------------------
 @pytest.mark.parametrize("address", ["", "/", "/openai", "/openai/", "/openai/v1", "/openai/v1/"])
-def test_the_resource_may_be_given_with_or_without_what_follows_it(azure: Azure, address: str) -> None:
+def test_the_resource_may_be_given_with_or_without_what_follows_it(azure: Scripted, address: str) -> None:
     azure.server.script = [Reply(200, BATCH), Reply(200, BATCH)]
     azure.run(lambda backend: backend.retrieve("batch_6f1"), address=address)
     assert azure.last.path == "/openai/v1/batches/batch_6f1"
@@ -39,7 +39,7 @@ def test_the_resource_may_be_given_with_or_without_what_follows_it(azure: Azure,
     assert azure.last.path == f"/openai/batches/batch_6f1?api-version={GA}"
 
 
-def test_the_version_goes_with_every_call_beside_its_own_parameters(azure: Azure, tmp_path: Path) -> None:
+def test_the_version_goes_with_every_call_beside_its_own_parameters(azure: Scripted, tmp_path: Path) -> None:
     local = tmp_path / "up.jsonl"
     local.write_bytes(b"{}\n")
     azure.server.script = [
@@ -60,7 +60,7 @@ def test_the_version_goes_with_every_call_beside_its_own_parameters(azure: Azure
     assert "limit=100" in queries[1]
 
 
-def test_the_key_has_a_header_of_its_own_and_an_entra_token_the_usual_one(azure: Azure) -> None:
+def test_the_key_has_a_header_of_its_own_and_an_entra_token_the_usual_one(azure: Scripted) -> None:
     azure.server.script = [Reply(200, BATCH), Reply(200, BATCH)]
     azure.run(lambda backend: backend.retrieve("b"))
     assert azure.last.headers["api-key"] == "key-1" and "authorization" not in azure.last.headers
@@ -74,7 +74,7 @@ def test_a_resource_must_be_named() -> None:
 
 
 # -- files -----------------------------------------------------------------------------------------
-def uploaded(azure: Azure, folder: Path, **options: Any) -> bytes:
+def uploaded(azure: Scripted, folder: Path, **options: Any) -> bytes:
     local = folder / "up.jsonl"
     local.write_bytes(b'{"custom_id":"w"}\n')
     azure.server.script = [Reply(201, {"id": "file-1", "bytes": local.stat().st_size})]
@@ -82,7 +82,7 @@ def uploaded(azure: Azure, folder: Path, **options: Any) -> bytes:
     return azure.last.body
 
 
-def test_uploads_expire_so_that_the_resource_does_not_fill_up(azure: Azure, tmp_path: Path) -> None:
+def test_uploads_expire_so_that_the_resource_does_not_fill_up(azure: Scripted, tmp_path: Path) -> None:
     sent = uploaded(azure, tmp_path, input_expiry_seconds=1_209_600)
     assert b'name="expires_after[seconds]"\r\n\r\n1209600' in sent
     assert b'name="expires_after[anchor]"\r\n\r\ncreated_at' in sent
@@ -91,7 +91,7 @@ def test_uploads_expire_so_that_the_resource_does_not_fill_up(azure: Azure, tmp_
 
 
 def test_a_version_that_knows_no_expiry_is_sent_none_and_files_are_known_to_stay(
-    azure: Azure, tmp_path: Path
+    azure: Scripted, tmp_path: Path
 ) -> None:
     assert b"expires_after" not in uploaded(azure, tmp_path, api_version=GA)
     assert b"expires_after" in uploaded(azure, tmp_path, api_version=PREVIEW)
@@ -120,14 +120,14 @@ def test_an_expiry_that_azure_refuses_is_refused_before(seconds: int) -> None:
         ("", False),
     ],
 )
-def test_an_upload_is_used_once_it_was_processed(azure: Azure, status: str | None, wait: bool) -> None:
+def test_an_upload_is_used_once_it_was_processed(azure: Scripted, status: str | None, wait: bool) -> None:
     azure.server.script = [Reply(200, {"id": "file-1", "status": status, "created_at": time.time()})]
     asked = azure.run(lambda backend: backend.ready("file-1"))
     assert (asked is not None and asked > 0) if wait else asked is None
     assert azure.last.path == "/openai/v1/files/file-1"
 
 
-def test_a_file_is_looked_at_less_often_the_longer_it_takes(azure: Azure) -> None:
+def test_a_file_is_looked_at_less_often_the_longer_it_takes(azure: Scripted) -> None:
     ages = (0, 8, 600)
     azure.server.script = [
         Reply(200, {"id": "file-1", "status": "pending", "created_at": time.time() - age}) for age in ages
@@ -136,12 +136,12 @@ def test_a_file_is_looked_at_less_often_the_longer_it_takes(azure: Azure) -> Non
     assert waits == sorted(waits) and 0 < waits[0] < waits[1] < waits[2] <= 10
 
 
-def test_a_status_that_never_moves_does_not_hold_the_batch_for_ever(azure: Azure) -> None:
+def test_a_status_that_never_moves_does_not_hold_the_batch_for_ever(azure: Scripted) -> None:
     azure.server.script = [Reply(200, {"id": "file-1", "status": "uploaded", "created_at": 1_700_000_000})]
     assert azure.run(lambda backend: backend.ready("file-1")) is None
 
 
-def test_an_upload_that_is_gone_or_unreadable_is_told_apart(azure: Azure) -> None:
+def test_an_upload_that_is_gone_or_unreadable_is_told_apart(azure: Scripted) -> None:
     azure.server.script = [
         Reply(200, {"id": "file-1", "status": "deleted"}),
         Reply(404, {"error": {"code": "not_found"}}),
@@ -155,7 +155,7 @@ def test_an_upload_that_is_gone_or_unreadable_is_told_apart(azure: Azure) -> Non
     assert caught.value.reason == "file_unreadable" and "secret" not in str(caught.value)
 
 
-def test_too_many_files_are_refused_with_what_to_do(azure: Azure, tmp_path: Path) -> None:
+def test_too_many_files_are_refused_with_what_to_do(azure: Scripted, tmp_path: Path) -> None:
     local = tmp_path / "up.jsonl"
     local.write_bytes(b"{}\n")
     azure.server.script = [Reply(400, {"error": {"code": "quotaExceeded", "message": "500 files"}})]
@@ -164,7 +164,7 @@ def test_too_many_files_are_refused_with_what_to_do(azure: Azure, tmp_path: Path
     assert caught.value.reason == "files_full"
 
 
-def test_an_empty_error_file_is_a_file_without_rows(azure: Azure, tmp_path: Path) -> None:
+def test_an_empty_error_file_is_a_file_without_rows(azure: Scripted, tmp_path: Path) -> None:
     azure.server.script = [Reply(200, {"id": "file-e", "bytes": 0}), Reply(200, b"")]
     local = tmp_path / "error.jsonl"
     azure.run(lambda backend: backend.download(None, ResultFile("error", "file-e"), local))  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ def test_an_empty_error_file_is_a_file_without_rows(azure: Azure, tmp_path: Path
     ],
 )
 def test_lines_and_batch_name_the_endpoint_alike(
-    azure: Azure, options: dict[str, Any], endpoint: str, path: str
+    azure: Scripted, options: dict[str, Any], endpoint: str, path: str
 ) -> None:
     azure.server.script = [Reply(200, BATCH)]
 
@@ -197,7 +197,7 @@ def test_lines_and_batch_name_the_endpoint_alike(
     assert azure.last.json["metadata"] == {META_TOKEN: "a1"}
 
 
-def test_the_output_limit_has_the_name_that_the_version_knows(azure: Azure) -> None:
+def test_the_output_limit_has_the_name_that_the_version_knows(azure: Scripted) -> None:
     template = RequestTemplate(CHAT, "dep-1", {"max_tokens": 5})
 
     async def encoded(backend: Any) -> Any:
@@ -208,7 +208,7 @@ def test_the_output_limit_has_the_name_that_the_version_knows(azure: Azure) -> N
 
 
 @pytest.mark.parametrize("endpoint", [EMBEDDINGS, COMPLETIONS, MODERATIONS])
-def test_endpoints_that_azure_does_not_batch_are_refused_by_name(azure: Azure, endpoint: str) -> None:
+def test_endpoints_that_azure_does_not_batch_are_refused_by_name(azure: Scripted, endpoint: str) -> None:
     async def encoder(backend: Any) -> None:
         backend.line_encoder(RequestTemplate(endpoint, "dep-1"))
 
@@ -217,7 +217,7 @@ def test_endpoints_that_azure_does_not_batch_are_refused_by_name(azure: Azure, e
     assert caught.value.reason == "endpoint"
 
 
-def test_a_byte_order_mark_in_a_body_never_reaches_the_upload(azure: Azure) -> None:
+def test_a_byte_order_mark_in_a_body_never_reaches_the_upload(azure: Scripted) -> None:
     async def encode(backend: Any) -> bytes:
         line: bytes = backend.line_encoder(RequestTemplate(CHAT, "dep-1"))("w", b"\xef\xbb\xbf" + BODY)
         return line
@@ -233,7 +233,7 @@ def test_a_byte_order_mark_in_a_body_never_reaches_the_upload(azure: Azure) -> N
         {"code": "BadRequest", "message": "(token_limit_exceeded) the enqueued tokens…"},
     ],
 )
-def test_a_full_queue_at_create_is_waited_out(azure: Azure, error: dict[str, str]) -> None:
+def test_a_full_queue_at_create_is_waited_out(azure: Scripted, error: dict[str, str]) -> None:
     azure.server.script = [Reply(400, {"error": error})]
     with pytest.raises(RateLimited) as caught:
         azure.run(lambda backend: backend.create(order()))
@@ -242,7 +242,7 @@ def test_a_full_queue_at_create_is_waited_out(azure: Azure, error: dict[str, str
 
 
 # -- batches ---------------------------------------------------------------------------------------
-def test_a_batch_is_read_in_the_form_of_the_older_samples(azure: Azure) -> None:
+def test_a_batch_is_read_in_the_form_of_the_older_samples(azure: Scripted) -> None:
     shown = BATCH | {
         "status": "Completed",
         "created_at": "2026-11-29T10:00:00.0000000Z",
@@ -269,7 +269,7 @@ def test_a_batch_that_is_late_is_not_given_up_with_its_window() -> None:
 @pytest.mark.parametrize(
     "code", ["model_mismatch", "url_mismatch", "model_not_found", "input_no_permissions"]
 )
-def test_a_fault_that_all_lines_share_stops_the_job_instead_of_a_search(azure: Azure, code: str) -> None:
+def test_a_fault_that_all_lines_share_stops_the_job_instead_of_a_search(azure: Scripted, code: str) -> None:
     failed = BATCH | {"status": "failed", "errors": {"data": [{"code": code, "line": 1, "param": None}]}}
     azure.server.script = [Reply(200, failed)]
     batch = azure.run(lambda backend: backend.retrieve("batch_6f1"))
@@ -287,7 +287,7 @@ def test_a_fault_that_all_lines_share_stops_the_job_instead_of_a_search(azure: A
     ],
 )
 def test_rows_without_an_id_of_their_own_are_judged(
-    azure: Azure, code: str, status: int, verdict: Verdict
+    azure: Scripted, code: str, status: int, verdict: Verdict
 ) -> None:
     response = {"status_code": status, "body": {"error": {"code": code, "message": "x"}}}
     line = json.dumps({"custom_id": "w-1", "response": response, "error": None})
@@ -300,7 +300,7 @@ def test_rows_without_an_id_of_their_own_are_judged(
 
 
 @pytest.mark.parametrize("version", ["v1", "preview", "latest"])
-def test_names_of_the_newest_version_mean_the_paths_without_one(version: str, azure: Azure) -> None:
+def test_names_of_the_newest_version_mean_the_paths_without_one(version: str, azure: Scripted) -> None:
     azure.server.script = [Reply(200, {"data": [], "has_more": False})]
     azure.run(lambda backend: backend.probe(), api_version=version)
     assert azure.last.path.startswith("/openai/v1/batches?limit=")

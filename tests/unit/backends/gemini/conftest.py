@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
 
-from airflow_batch_llm.backends.base import ApiClient
 from airflow_batch_llm.backends.gemini import GeminiBackend, providers
 from airflow_batch_llm.backends.options import BackendOptions
-from airflow_batch_llm.backends.retrying import SafeRetry
+from tests.unit.backends.calls import call_once, client_for
 from tests.unit.backends.scripted_server import Received, Reply, ScriptedServer
 
 T = TypeVar("T")
@@ -36,30 +34,13 @@ class Bench:
     def backend(self, **options: Any) -> GeminiBackend:
         """Return a backend; ``options`` are those of a connection."""
         chosen = BackendOptions(**options)
-
-        async def record(seconds: float) -> None:
-            self.waits.append(seconds)
-
-        client = ApiClient(
-            self.root,
-            headers={"x-goog-api-key": "key-1"},
-            connect_timeout=chosen.connect_timeout_seconds,
-            timeout=chosen.timeout_seconds,
-            retry=SafeRetry(retries=chosen.max_retries, budget=chosen.retry_budget_seconds, sleep=record),
-        )
+        client = client_for(self.root, {"x-goog-api-key": "key-1"}, chosen, self.waits)
         return GeminiBackend(client, chosen, limits=providers()[0].limits)
 
     def run(self, call: Callable[[GeminiBackend], Awaitable[T]], **options: Any) -> T:
         """Make one call with a fresh backend and close it."""
 
-        async def whole() -> T:
-            backend = self.backend(**options)
-            try:
-                return await call(backend)
-            finally:
-                await backend.aclose()
-
-        return asyncio.run(whole())
+        return call_once(lambda: self.backend(**options), call)
 
     def plays(self, *script: Reply) -> None:
         """Have the server reply so, in this order."""

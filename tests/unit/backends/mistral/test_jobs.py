@@ -24,7 +24,7 @@ from airflow_batch_llm.exceptions import (
     TransferError,
     Unreachable,
 )
-from tests.unit.backends.mistral.conftest import Mistral
+from tests.unit.backends.calls import Scripted
 from tests.unit.backends.scripted_server import Reply
 
 METADATA = {META_TOKEN: "a1", META_JOB: "j1", META_ORIGIN: "o1"}
@@ -64,7 +64,7 @@ def inline(local: Path) -> CreateOrder:
 
 
 # -- upload ----------------------------------------------------------------------------------------
-def test_an_upload_is_repeated_after_a_bad_gateway(mistral: Mistral, local: Path) -> None:
+def test_an_upload_is_repeated_after_a_bad_gateway(mistral: Scripted, local: Path) -> None:
     mistral.server.script = [Reply(502, b"<html>", {"retry-after": "0"}), stored()]
     assert mistral.run(lambda backend: backend.upload(local, "batch-0")) == "file-1"
     first, second = mistral.server.seen("POST", "/files")
@@ -78,7 +78,7 @@ def refusal(*numbers: int | None) -> Reply:
     return Reply(422, {"detail": "Invalid file format.", "description": "secret words", "errors": errors})
 
 
-def refused(mistral: Mistral, local: Path) -> list[int | None]:
+def refused(mistral: Scripted, local: Path) -> list[int | None]:
     with pytest.raises(LinesRefused) as caught:
         mistral.run(lambda backend: backend.upload(local, "batch-0"))
     assert "role" not in str(caught.value) and "secret" not in str(caught.value)
@@ -86,14 +86,14 @@ def refused(mistral: Mistral, local: Path) -> list[int | None]:
 
 
 def test_lines_refused_at_the_upload_are_named_whether_mistral_counts_from_one(
-    mistral: Mistral, local: Path
+    mistral: Scripted, local: Path
 ) -> None:
     mistral.server.script = [refusal(2, 3), refusal(1)]  # line 2 alone is refused, too
     assert refused(mistral, local) == [2, 3]
     assert LINES[1] in mistral.last.body and LINES[2] not in mistral.last.body
 
 
-def test_or_from_zero(mistral: Mistral, local: Path) -> None:
+def test_or_from_zero(mistral: Scripted, local: Path) -> None:
     taken = Reply(200, {"id": "file-p", "bytes": 0})
     mistral.server.script = [refusal(1, 2), taken, Reply(200, {}), refusal(0)]
     assert refused(mistral, local) == [2, 3]
@@ -102,7 +102,9 @@ def test_or_from_zero(mistral: Mistral, local: Path) -> None:
     assert (deletion.method, deletion.path) == ("DELETE", "/v1/files/file-p")
 
 
-def test_a_way_of_counting_that_the_file_has_no_lines_for_is_not_tried(mistral: Mistral, local: Path) -> None:
+def test_a_way_of_counting_that_the_file_has_no_lines_for_is_not_tried(
+    mistral: Scripted, local: Path
+) -> None:
     mistral.server.script = [refusal(0, 1), refusal(0), refusal(3, 4), refusal(1), refusal(9), refusal(0, 4)]
     assert refused(mistral, local) == [1, 2]
     assert refused(mistral, local) == [3, 4]
@@ -111,14 +113,14 @@ def test_a_way_of_counting_that_the_file_has_no_lines_for_is_not_tried(mistral: 
     assert len(mistral.server.received) == 6
 
 
-def test_a_line_that_is_taken_alone_is_not_blamed(mistral: Mistral, local: Path) -> None:
+def test_a_line_that_is_taken_alone_is_not_blamed(mistral: Scripted, local: Path) -> None:
     taken = [Reply(200, {"id": "file-p", "bytes": 0}), Reply(200, {})]
     mistral.server.script = [refusal(2), *taken, *taken]
     assert refused(mistral, local) == []
 
 
 def test_a_refusal_that_names_nothing_is_one_of_lines_that_are_not_known(
-    mistral: Mistral, local: Path
+    mistral: Scripted, local: Path
 ) -> None:
     mistral.server.script = [Reply(422, {"detail": "Invalid file format."}), Reply(422, b"<html>")]
     assert refused(mistral, local) == []
@@ -128,7 +130,7 @@ def test_a_refusal_that_names_nothing_is_one_of_lines_that_are_not_known(
 
 
 # -- create ----------------------------------------------------------------------------------------
-def test_a_job_is_created_with_model_marks_and_window(mistral: Mistral) -> None:
+def test_a_job_is_created_with_model_marks_and_window(mistral: Scripted) -> None:
     mistral.server.script = [Reply(200, JOB)] * 2
     batch = mistral.run(lambda backend: backend.create(ORDER))
     assert (batch.id, batch.status, batch.metadata) == ("job-1", RemoteStatus.PENDING, METADATA)
@@ -144,14 +146,14 @@ def test_a_job_is_created_with_model_marks_and_window(mistral: Mistral) -> None:
     assert (mistral.last.json["timeout_hours"], mistral.last.json["input_files"]) == (168, ["file-1"])
 
 
-def test_extra_fields_cannot_displace_the_orders_own(mistral: Mistral) -> None:
+def test_extra_fields_cannot_displace_the_orders_own(mistral: Scripted) -> None:
     mistral.server.script = [Reply(200, JOB)]
     order = CreateOrder(ORDER.template, "file-1", METADATA, extra={"timeout_hours": 48, "model": "other"})
     mistral.run(lambda backend: backend.create(order))
     assert (mistral.last.json["timeout_hours"], mistral.last.json["model"]) == (48, "m-1")
 
 
-def test_requests_go_along_with_the_call_where_there_is_no_upload(mistral: Mistral, local: Path) -> None:
+def test_requests_go_along_with_the_call_where_there_is_no_upload(mistral: Scripted, local: Path) -> None:
     mistral.server.script = [Reply(200, JOB | {"input_files": []})]
     mistral.run(lambda backend: backend.create(inline(local)))
     assert mistral.last.headers["content-type"] == "application/json"
@@ -174,7 +176,7 @@ def test_requests_go_along_with_the_call_where_there_is_no_upload(mistral: Mistr
     ],
 )
 def test_a_create_call_is_made_once_and_says_whether_it_took_effect(
-    mistral: Mistral, reply: Reply, error: type[Exception]
+    mistral: Scripted, reply: Reply, error: type[Exception]
 ) -> None:
     mistral.server.script = [reply, Reply(200, JOB)]
     with pytest.raises(error) as caught:
@@ -184,7 +186,7 @@ def test_a_create_call_is_made_once_and_says_whether_it_took_effect(
 
 
 @pytest.mark.parametrize("status", [400, 403, 422, 429])
-def test_too_many_pending_requests_are_waited_out_with_any_status(mistral: Mistral, status: int) -> None:
+def test_too_many_pending_requests_are_waited_out_with_any_status(mistral: Scripted, status: int) -> None:
     said = "The limit of 1000000 pending requests per workspace was exceeded"
     mistral.server.script = [Reply(status, {"detail": said})]
     with pytest.raises(RateLimited) as caught:
@@ -192,7 +194,7 @@ def test_too_many_pending_requests_are_waited_out_with_any_status(mistral: Mistr
     assert caught.value.reason == "queue_full"
 
 
-def test_requests_that_went_along_are_refused_by_their_place(mistral: Mistral, local: Path) -> None:
+def test_requests_that_went_along_are_refused_by_their_place(mistral: Scripted, local: Path) -> None:
     at = {"type": "missing", "loc": ["body", "requests", 2, "body", "messages"], "msg": "Field required"}
     mistral.server.script = [Reply(422, {"detail": [at]}), refusal(2), refusal(1)]
     for expected in (3, 2):
@@ -202,14 +204,14 @@ def test_requests_that_went_along_are_refused_by_their_place(mistral: Mistral, l
     assert len(mistral.server.seen("POST", "/batch/jobs")) == 2
 
 
-def test_a_call_without_an_upload_misses_none(mistral: Mistral, local: Path) -> None:
+def test_a_call_without_an_upload_misses_none(mistral: Scripted, local: Path) -> None:
     mistral.server.script = [Reply(404, {"detail": "Not Found"})]
     with pytest.raises(Refused):
         mistral.run(lambda backend: backend.create(inline(local)))
 
 
 # -- looking ---------------------------------------------------------------------------------------
-def test_a_job_that_is_not_found_yet_is_looked_for_in_the_list(mistral: Mistral) -> None:
+def test_a_job_that_is_not_found_yet_is_looked_for_in_the_list(mistral: Scripted) -> None:
     mistral.server.script = [
         Reply(404, {"detail": "Not Found"}),
         Reply(200, {"data": [JOB | {"id": "job-0"}, JOB], "total": 2}),
@@ -217,13 +219,13 @@ def test_a_job_that_is_not_found_yet_is_looked_for_in_the_list(mistral: Mistral)
     assert mistral.run(lambda backend: backend.retrieve("job-1")).id == "job-1"
 
 
-def test_a_job_that_neither_knows_is_not_found(mistral: Mistral) -> None:
+def test_a_job_that_neither_knows_is_not_found(mistral: Scripted) -> None:
     mistral.server.script = [Reply(404), Reply(200, {"data": [JOB | {"id": "job-0"}], "total": 1})]
     with pytest.raises(NotFound):
         mistral.run(lambda backend: backend.retrieve("job-1"))
 
 
-def test_a_list_that_fails_leaves_open_whether_a_job_is_there(mistral: Mistral) -> None:
+def test_a_list_that_fails_leaves_open_whether_a_job_is_there(mistral: Scripted) -> None:
     mistral.server.script = [Reply(404), Reply(503), Reply(503)]
     with pytest.raises(Unreachable):
         mistral.run(lambda backend: backend.retrieve("job-1"), max_retries=0)
@@ -234,7 +236,7 @@ def page(first: int, count: int, total: int | None) -> Reply:
     return Reply(200, {"data": jobs, "total": total})
 
 
-def test_a_job_is_found_by_its_token_on_a_later_page(mistral: Mistral) -> None:
+def test_a_job_is_found_by_its_token_on_a_later_page(mistral: Scripted) -> None:
     mistral.server.script = [page(0, 100, 130), page(100, 30, 130), page(0, 0, 130)]
     (found,) = mistral.run(lambda backend: backend.find("t120"))
     assert found.id == "job-120"
@@ -243,27 +245,27 @@ def test_a_job_is_found_by_its_token_on_a_later_page(mistral: Mistral) -> None:
     assert "page=1&" in asked[1] and "page_size=100" in asked[1] and "order_by=-created" in asked[1]
 
 
-def test_a_list_of_one_page_is_read_with_one_call(mistral: Mistral) -> None:
+def test_a_list_of_one_page_is_read_with_one_call(mistral: Scripted) -> None:
     mistral.server.script = [page(0, 3, 3), Reply(200, {"object": "list", "total": 0})]
     assert mistral.run(lambda backend: backend.find("other")) == []
     assert mistral.run(lambda backend: backend.find("other")) == []
 
 
-def test_a_list_that_loses_a_job_between_two_pages_has_no_end(mistral: Mistral) -> None:
+def test_a_list_that_loses_a_job_between_two_pages_has_no_end(mistral: Scripted) -> None:
     # One of the first page was deleted: the first of the second moved up, and was not seen.
     mistral.server.script = [page(0, 100, 130), page(101, 29, 129), page(0, 0, 129)]
     with pytest.raises(InDoubt):
         mistral.run(lambda backend: backend.find("t100"))
 
 
-def test_a_server_that_sends_the_same_page_again_has_not_come_to_its_end(mistral: Mistral) -> None:
+def test_a_server_that_sends_the_same_page_again_has_not_come_to_its_end(mistral: Scripted) -> None:
     mistral.server.routes["GET /v1/batch/jobs"] = page(0, 100, 130)
     with pytest.raises(InDoubt):
         mistral.run(lambda backend: backend.find("t120"))
     assert len(mistral.server.received) == 2
 
 
-def test_the_connection_is_tried_with_one_short_list(mistral: Mistral) -> None:
+def test_the_connection_is_tried_with_one_short_list(mistral: Scripted) -> None:
     mistral.server.script = [page(0, 1, 9), Reply(401, {"detail": "Unauthorized"})]
     assert "accepts the key" in mistral.run(lambda backend: backend.probe())
     with pytest.raises(AuthError):
@@ -271,7 +273,7 @@ def test_the_connection_is_tried_with_one_short_list(mistral: Mistral) -> None:
 
 
 # -- states and results ----------------------------------------------------------------------------
-def shown(mistral: Mistral, **values: Any) -> RemoteBatch:
+def shown(mistral: Scripted, **values: Any) -> RemoteBatch:
     mistral.server.script = [Reply(200, DONE | values)]
     return mistral.run(lambda backend: backend.retrieve("job-1"))
 
@@ -291,7 +293,7 @@ def shown(mistral: Mistral, **values: Any) -> RemoteBatch:
         (None, RemoteStatus.UNKNOWN),
     ],
 )
-def test_states_and_what_counts_as_answered(mistral: Mistral, raw: str | None, status: RemoteStatus) -> None:
+def test_states_and_what_counts_as_answered(mistral: Scripted, raw: str | None, status: RemoteStatus) -> None:
     batch = shown(mistral, status=raw, output_file="file-o", error_file="file-e")
     assert batch.status is status
     assert batch.files == (ResultFile("output", "file-o"), ResultFile("error", "file-e"))
@@ -299,7 +301,7 @@ def test_states_and_what_counts_as_answered(mistral: Mistral, raw: str | None, s
     assert (batch.input_file_id, batch.created_at) == ("file-1", 1_780_000_000.0)
 
 
-def test_what_is_absent_or_of_another_form_is_read_with_patience(mistral: Mistral) -> None:
+def test_what_is_absent_or_of_another_form_is_read_with_patience(mistral: Scripted) -> None:
     batch = shown(
         mistral,
         output_file={"id": "file-o"},
@@ -315,7 +317,7 @@ def test_what_is_absent_or_of_another_form_is_read_with_patience(mistral: Mistra
     assert batch.metadata == {} and batch.errors[0].code == "batch_error"
 
 
-def test_a_cancel_that_came_too_late_is_answered_with_the_job(mistral: Mistral) -> None:
+def test_a_cancel_that_came_too_late_is_answered_with_the_job(mistral: Scripted) -> None:
     mistral.server.script = [Reply(400, {"detail": "finished"}), Reply(200, DONE)]
     assert mistral.run(lambda backend: backend.cancel("job-1")).status is RemoteStatus.DONE
     mistral.server.script = [Reply(422, {"detail": "no"}), Reply(200, JOB)]
@@ -325,7 +327,7 @@ def test_a_cancel_that_came_too_late_is_answered_with_the_job(mistral: Mistral) 
     assert mistral.run(lambda backend: backend.cancel("job-1")).status is RemoteStatus.CANCELLING
 
 
-def test_a_result_file_arrives_whole_or_not_at_all(mistral: Mistral, tmp_path: Path) -> None:
+def test_a_result_file_arrives_whole_or_not_at_all(mistral: Scripted, tmp_path: Path) -> None:
     local = tmp_path / "out.jsonl"
     mistral.server.routes["GET /v1/files/file-o"] = Reply(200, {"id": "file-o", "bytes": 40})
     mistral.server.script = [Reply(200, b'{"custom_id":"w-1"}\n')]
@@ -346,7 +348,7 @@ def outputs(count: int, **more: Any) -> Reply:
     return Reply(200, INLINE_DONE | {"outputs": ROWS[:count], **more})
 
 
-def fetched(mistral: Mistral, local: Path, *script: Reply, files: Any = None) -> list[Any]:
+def fetched(mistral: Scripted, local: Path, *script: Reply, files: Any = None) -> list[Any]:
     mistral.server.script = [Reply(200, INLINE_DONE | (files or {})), *script]
 
     async def use(backend: Any) -> None:
@@ -357,13 +359,13 @@ def fetched(mistral: Mistral, local: Path, *script: Reply, files: Any = None) ->
     return [json.loads(line) for line in local.read_bytes().splitlines()]
 
 
-def test_results_that_hang_on_the_job_are_read_row_by_row(mistral: Mistral, tmp_path: Path) -> None:
+def test_results_that_hang_on_the_job_are_read_row_by_row(mistral: Scripted, tmp_path: Path) -> None:
     assert fetched(mistral, tmp_path / "out", outputs(4)) == ROWS
     assert mistral.last.path == "/v1/batch/jobs/job-1?inline=true"
 
 
 def test_fewer_results_than_the_job_counts_are_believed_only_when_said_three_times(
-    mistral: Mistral, tmp_path: Path
+    mistral: Scripted, tmp_path: Path
 ) -> None:
     assert fetched(mistral, tmp_path / "out", *[outputs(3)] * 3) == ROWS[:3]
     assert fetched(mistral, tmp_path / "out", outputs(2), outputs(2), outputs(4)) == ROWS
@@ -372,7 +374,7 @@ def test_fewer_results_than_the_job_counts_are_believed_only_when_said_three_tim
     assert not (tmp_path / "short").exists()
 
 
-def test_results_that_are_not_there_yet_are_not_missing_rows(mistral: Mistral, tmp_path: Path) -> None:
+def test_results_that_are_not_there_yet_are_not_missing_rows(mistral: Scripted, tmp_path: Path) -> None:
     """Reads lag: none of the rows that the job counts is there."""
     for late in ({}, {"outputs": None}):
         with pytest.raises(NotFound, match="none of its 4 results"):
@@ -382,19 +384,19 @@ def test_results_that_are_not_there_yet_are_not_missing_rows(mistral: Mistral, t
 
 
 def test_failed_rows_that_are_in_a_file_are_not_missed_among_the_results(
-    mistral: Mistral, tmp_path: Path
+    mistral: Scripted, tmp_path: Path
 ) -> None:
     rows = fetched(mistral, tmp_path / "out", outputs(3), files={"error_file": "file-e"})
     assert rows == ROWS[:3] and len(mistral.server.received) == 2
 
 
-def test_results_are_cut_off_in_the_middle_of_a_row(mistral: Mistral, tmp_path: Path) -> None:
+def test_results_are_cut_off_in_the_middle_of_a_row(mistral: Scripted, tmp_path: Path) -> None:
     cut = json.dumps(INLINE_DONE | {"outputs": ROWS}).encode()[:-40]
     with pytest.raises(TransferError):
         fetched(mistral, tmp_path / "out", Reply(200, cut))
 
 
-def test_what_was_read_is_deleted_but_for_the_job_that_shows_that_it_was_paid_for(mistral: Mistral) -> None:
+def test_what_was_read_is_deleted_but_for_the_job_that_shows_that_it_was_paid_for(mistral: Scripted) -> None:
     async def expire(backend: Any) -> bool:
         return bool(backend.files_expire)
 
@@ -402,14 +404,14 @@ def test_what_was_read_is_deleted_but_for_the_job_that_shows_that_it_was_paid_fo
     assert mistral.run(expire, inline=True)
 
 
-def test_a_job_with_an_output_file_hangs_nothing_on_itself(mistral: Mistral) -> None:
+def test_a_job_with_an_output_file_hangs_nothing_on_itself(mistral: Scripted) -> None:
     assert shown(mistral, input_files=[], output_file="file-o").files == (ResultFile("output", "file-o"),)
     assert shown(mistral, input_files=[], status="RUNNING").files == ()
     nothing = {"completed_requests": 0, "succeeded_requests": 0, "failed_requests": 0}
     assert shown(mistral, input_files=[], status="CANCELLED", **nothing).files == ()
 
 
-def test_purging_deletes_files_and_jobs_that_have_ended(mistral: Mistral) -> None:
+def test_purging_deletes_files_and_jobs_that_have_ended(mistral: Scripted) -> None:
     file_id = shown(mistral, input_files=[]).files[0].file_id
     mistral.server.script = [Reply(200, DONE), Reply(200, {}), Reply(404), Reply(200, JOB), Reply(404)]
     for one in (file_id, "file-o", file_id, file_id):
@@ -447,13 +449,13 @@ def test_the_address_may_end_in_the_version(ending: str) -> None:
 
 
 @pytest.mark.parametrize("page", [{}, {"detail": "x"}, {"message": "x", "total": 0}])
-def test_a_reply_that_is_no_list_is_not_an_empty_one(page: Any, mistral: Mistral) -> None:
+def test_a_reply_that_is_no_list_is_not_an_empty_one(page: Any, mistral: Scripted) -> None:
     """What it did not show would count as not there, and be sent again."""
     mistral.server.script = [Reply(200, page)] * 3
     with pytest.raises(Unreachable):
         mistral.run(lambda backend: backend.find("t1"))
 
 
-def test_an_empty_list_may_lack_its_data(mistral: Mistral) -> None:
+def test_an_empty_list_may_lack_its_data(mistral: Scripted) -> None:
     mistral.server.script = [Reply(200, {"object": "list", "total": 0})]
     assert mistral.run(lambda backend: backend.find("t1")) == []
