@@ -11,9 +11,9 @@ PATHS := airflow_batch_llm example_dags tests benchmarks docs
 PYTEST := $(BIN)/python -m pytest
 
 # What of the integration tests is run beside the unit tests, and what by itself; all else runs beside the
-# end-to-end tests.
-ENGINE_TESTS := $(addprefix tests/integration/,cases cli engine inputs storage)
-WIRE_TESTS := $(addprefix tests/integration/,contract live protocols test_chaos.py)
+# end-to-end tests. The three take about as long as each other.
+ENGINE_TESTS := $(addprefix tests/integration/,cases engine)
+WIRE_TESTS := $(addprefix tests/integration/,cli contract inputs live protocols storage test_chaos.py workloads)
 
 # Nothing of the caller's own Airflow may leak in.
 unexport AIRFLOW_CONFIG
