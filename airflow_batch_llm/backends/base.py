@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,6 +48,9 @@ USER_AGENT = f"airflow-batch-llm/{__version__}"
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 #: Statuses below 500 that leave open whether a call took effect. 499: a gateway hung up on its server.
 _UNDECIDED = frozenset({300, 302, 303, 408, 409, 499})
+#: Headers that hold a key, and those that say for whom a call is made.
+_KEYS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key"})
+_OF_ACCOUNT = _KEYS | {"openai-organization", "openai-project", "x-goog-user-project"}
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 #: A 404 on a collection (``/batches``) means a wrong base URL, unless it is about the file named in it.
@@ -80,6 +84,7 @@ class ApiClient:
     :param timeout: seconds without a byte before a call fails.
     :param retry: how safe calls are repeated.
     :param query: parameters of each call's address (Azure: ``api-version``); no secrets.
+    :param account: a short name for the account of the key, see :func:`account_of`.
     """
 
     def __init__(
@@ -91,12 +96,14 @@ class ApiClient:
         timeout: float,
         retry: SafeRetry,
         query: Mapping[str, str] | None = None,
+        account: str = "",
     ) -> None:
         self.base_url = _checked_url(base_url)
         self.host = self.base_url.host
         port = f":{self.base_url.port}" if self.base_url.port is not None else ""
         #: Host, port and path, without what a person may change about the same server.
         self.address = f"{self.host}{port}{self.base_url.path.rstrip('/')}"
+        self.account = account
         self._headers = dict(headers)
         self._timeout = httpx.Timeout(timeout, connect=connect_timeout)
         self._connect_timeout = connect_timeout
@@ -248,7 +255,17 @@ def client_for(
         timeout=options.timeout_seconds,
         retry=SafeRetry(retries=options.max_retries, budget=options.retry_budget_seconds),
         query=query,
+        account="" if options.auth == "bearer" else account_of(sent),
     )
+
+
+def account_of(headers: Mapping[str, str]) -> str:
+    """Return a short name for the account that calls with these headers are made for: no secret, eight digits
+    of a digest over what tells accounts apart. "" where there is no key."""
+    told = sorted((name.lower(), value) for name, value in headers.items() if name.lower() in _OF_ACCOUNT)
+    if not any(name in _KEYS for name, _ in told):
+        return ""
+    return hashlib.sha256(b"account\x01" + repr(told).encode("utf-8")).hexdigest()[:8]
 
 
 @functools.cache

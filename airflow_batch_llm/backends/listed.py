@@ -41,6 +41,7 @@ class ListedBackend(ABC):
     ) -> None:
         self.provider = provider
         self.address = client.address
+        self.account = client.account
         self.limits = limits
         #: Seconds for a create call, beside those that its requests take on the way; a lease must be longer.
         self.create_timeout = options.create_timeout_seconds

@@ -31,10 +31,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "give a batch up: its rows are sent again, and may be paid for twice",
         decides=True,
         description="Give up a batch whose create call is in doubt (submitting), that its provider never "
-        "ends (submitted), that the provider denies (lost), or whose results are gone. Its rows are pending "
-        "again and are sent by the job's tasks, after a resume where the job is halted. What was paid for "
-        "the batch is paid again. Of one that was adopted provisionally: say that the provider's batch is "
-        "somebody else's, which goes on.",
+        "ends (submitted), that the provider denies (lost), or whose results are gone; also one that cannot "
+        "be had since its connection names another server or account. Its rows are pending again and are "
+        "sent by the job's tasks, after a resume where the job is halted. What was paid for the batch is "
+        "paid again. Of one that was adopted provisionally: say that the provider's batch is somebody "
+        "else's, which goes on.",
     )
     add_batch(parser)
     parser.add_argument(
@@ -65,7 +66,7 @@ def _abandon(args: argparse.Namespace) -> None:
 
 def _give_up(args: argparse.Namespace, ledger: SqlLedger, job: Job, batch: Batch) -> Batch:
     actor, reason = actor_of(args), args.reason
-    if batch.state in (BatchState.SUBMITTING, BatchState.SUBMITTED):
+    if batch.state in (BatchState.SUBMITTING, BatchState.SUBMITTED, BatchState.ENDED):
         give_up = abandon_doubt if batch.state is BatchState.SUBMITTING else abandon_running
         return Session(ledger, job).run(
             lambda session: give_up(

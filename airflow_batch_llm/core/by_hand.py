@@ -26,6 +26,7 @@ from airflow_batch_llm.core.model import (
     Outcome,
     RemoteBatch,
 )
+from airflow_batch_llm.core.places import is_it, moved, place_of
 from airflow_batch_llm.core.ports import Workspace
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Progress
@@ -33,7 +34,7 @@ from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.core.unmade import NOT_CREATED
 from airflow_batch_llm.core.unmarked import Whose, whose_is
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
-from airflow_batch_llm.exceptions import BatchLLMError, NotFound, ProviderError
+from airflow_batch_llm.exceptions import BatchLLMError, ConfigurationError, NotFound, ProviderError
 
 #: In ``Job.seen``: one task does all of the job, and a clear of it carries out what was decided before.
 ONE_TASK = "one_task"
@@ -175,13 +176,18 @@ async def adopt(
     """Take a batch at the provider for ours; returns it, and whether it says itself that it is: its metadata,
     or, where there is none and it has ended, its rows.
 
-    Where the provider shows no marks and it still runs, it is adopted provisionally: its rows will tell.
+    Where the provider shows no marks and it still runs, it is adopted provisionally: its rows will tell. A
+    batch that runs or has ended can be adopted anew where its connection names another server or account by
+    now, where it may go by another id.
 
     :param tools: of the batch's connection.
     :raises Declined: it cannot be, or not now.
     :raises ProviderError: the provider cannot be asked.
     """
-    if batch.state not in (BatchState.SUBMITTING, BatchState.LOST) and not batch.provisional:
+    sent = batch.state in (BatchState.SUBMITTED, BatchState.ENDED)
+    elsewhere = sent and moved(tools, batch) is not None
+    can_be = batch.state in (BatchState.SUBMITTING, BatchState.LOST) or batch.provisional or elsewhere
+    if not can_be:
         raise Declined(f"batch {batch.batch_id} is {batch.state}; only one in doubt or lost can be adopted")
     _refuse_taken(tools.ledger, batch, provider_id)
     try:
@@ -194,7 +200,13 @@ async def adopt(
     marked = tools.backend_of(batch).marks_batches
     told = META_TOKEN in remote.metadata if marked else await _rows_tell(tools, batch, remote)
     adopted = tools.ledger.adopt(
-        batch, remote, actor=actor, reason=reason, provisional=not marked and not told
+        batch,
+        remote,
+        actor=actor,
+        reason=reason,
+        provisional=not marked and not told,
+        place=place_of(tools, batch),
+        moved=elsewhere,
     )
     if adopted is None:
         _refuse_taken(tools.ledger, batch, provider_id)
@@ -241,7 +253,8 @@ async def abandon_doubt(
     The provider is asked first. A batch that is found there is adopted; one that is not found twice,
     apart, after the lease is left by the machine's own rule.
 
-    :param pay_again: give it up even where the provider cannot be asked or was not asked twice.
+    :param pay_again: give it up even where the provider cannot be asked or was not asked twice, or is another
+        server or account than the one that the call was made to.
     :raises Declined: the create call may still be under way, the batch was found, or ``pay_again`` is needed.
     """
     now = tools.ledger.now()
@@ -256,6 +269,9 @@ async def abandon_doubt(
             seen, again = "what the provider runs may be it (batch-llm events names them)", ""
     except ProviderError as error:
         seen, again = f"the provider cannot be asked ({error.code})", ""
+    except ConfigurationError:
+        what = moved(tools, batch)  # another provider: nothing can be done with this connection
+        seen, again = f"it is not shown with what connection {batch.conn_id!r} says now: {what}", ""
     current = tools.ledger.get_batch(batch.batch_id)
     if current is None or current.state is not BatchState.SUBMITTING:
         if current is not None and (current.state is BatchState.UPLOADED or _is_given_back(current)):
@@ -308,7 +324,8 @@ async def abandon_running(
     """Give up a batch that its provider goes on showing as running and never ends.
 
     The provider is asked to cancel it, and gets ``CANCEL_PATIENCE`` seconds to do so. What a batch that is
-    given up has answered, or answers later, is not read.
+    given up has answered, or answers later, is not read. One that cannot be had with what its connection says
+    now, as that names another server or account than it was sent to, is given up at once.
 
     :param pay_again: it was said that its rows may be paid for again.
     :raises Declined: the batch has ended, so that its results can be read, or ``pay_again`` is needed.
@@ -317,6 +334,14 @@ async def abandon_running(
     """
     if batch.provisional:
         return await _abandon_provisional(tools, job, batch, actor=actor, reason=reason, pay_again=pay_again)
+    if (what := moved(tools, batch)) is not None and not await _can_be_had(tools, batch):
+        if not pay_again:
+            raise Declined(
+                f"batch {batch.batch_id} cannot be had with what connection {batch.conn_id!r} says now: "
+                f"{what}. Given the old values back, it can. Given up, it is not cancelled, what it has "
+                "answered is not read, and its rows are paid for again: --yes-pay-again"
+            )
+        return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
     remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
     shown = f"batch {batch.batch_id} is {remote.raw_status} at the provider"
     if remote.status.terminal:
@@ -343,6 +368,18 @@ async def abandon_running(
     if remote.status.terminal:
         raise Declined(f"batch {batch.batch_id} has ended now: the job's tasks read what it brought")
     return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
+
+
+async def _can_be_had(tools: Tools, batch: Batch) -> bool:
+    """Say whether a batch is shown with what its connection says now, and its results, where it has ended."""
+    backend = tools.backend_of(batch)
+    try:
+        remote = await backend.retrieve(batch.provider_batch_id or "")
+    except NotFound:
+        return False
+    if not is_it(backend, batch, remote):
+        return False
+    return not remote.status.terminal or await whose_is(tools, batch, remote) is Whose.OURS
 
 
 async def _abandon_provisional(

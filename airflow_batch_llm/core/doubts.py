@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_batch_llm.core.ids import attempt_token
 from airflow_batch_llm.core.model import MACHINE, Batch, BatchKind, BatchState, Job, RemoteBatch
+from airflow_batch_llm.core.places import moved, place_of, refuse_moved
 from airflow_batch_llm.core.spec import Later
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.unmade import give_back
@@ -18,7 +19,7 @@ _NAMED = 5
 
 async def settle_on(tools: Tools, job: Job, intent: Batch, remote: RemoteBatch) -> None:
     """Record the batch that counts; cancel and record ours where another one does."""
-    if tools.ledger.mark_submitted(intent, remote) is not None:
+    if tools.ledger.mark_submitted(intent, remote, place=place_of(tools, intent)) is not None:
         tools.fault("submit.after_submitted")
         return
     standing = tools.ledger.get_batch(intent.batch_id)
@@ -29,7 +30,7 @@ async def settle_on(tools: Tools, job: Job, intent: Batch, remote: RemoteBatch) 
 
 async def record_stray(tools: Tools, batch: Batch, remote: RemoteBatch, attempt: int) -> None:
     """Record a batch of ours that the provider holds beside the one that counts, and cancel it."""
-    recorded = tools.ledger.record_duplicate(batch, remote, attempt)
+    recorded = tools.ledger.record_duplicate(batch, remote, attempt, place=place_of(tools, batch))
     if recorded.kind is BatchKind.PRIMARY:
         return
     log.warning("batch %s: a second batch was accepted (%s); its results are read", batch.batch_id, remote.id)
@@ -54,6 +55,8 @@ async def resolve_doubt(tools: Tools, job: Job, batch: Batch) -> Later | None:
     lease ended, are proof; then the batch goes back to ``uploaded``. Where the provider shows no marks,
     what has ended is known by its rows; one that still runs is adopted provisionally, if it is the only
     one that may be ours and the lease has ended; among several, it is waited until they tell.
+
+    :raises ConfigurationError: not found, and the connection names another server or account by now.
     """
     # Before the look: time that passes while it is made proves nothing.
     now = tools.ledger.now()
@@ -73,6 +76,7 @@ def _not_there(tools: Tools, batch: Batch, now: float) -> Later | None:
     lease_until = batch.lease_until or now
     if now < lease_until:
         return Later(lease_until, "in_doubt")
+    refuse_moved(tools, batch)
     if batch.first_look_at is None:
         noted = tools.ledger.record_look(batch)
         first = noted.first_look_at if noted is not None and noted.first_look_at is not None else now
@@ -109,7 +113,8 @@ async def _resolve_unmarked(tools: Tools, job: Job, batch: Batch, now: float) ->
         await record_stray(tools, batch, remote, batch.attempt)
     if found.ours:
         return None
-    if not found.unsure:
+    # What runs at another place is somebody else's, and says as little as that there is nothing.
+    if not found.unsure or moved(tools, batch):
         return _not_there(tools, batch, now)
     lease_until = batch.lease_until or now
     if now < lease_until:
@@ -200,7 +205,9 @@ async def _find_any(tools: Tools, job: Job, batch: Batch) -> tuple[RemoteBatch, 
 async def seek_strays(tools: Tools, job: Job, batch: Batch) -> bool:
     """Look for batches that attempts of this one left behind (a process that woke up late).
 
-    Where the provider shows no marks: those that have ended, as their rows say so.
+    Where the provider shows no marks: those that have ended, as their rows say so. Where the connection names
+    another place by now, finding none proves nothing; nobody waits for it, as what is looked for hardly ever
+    exists, and what is found late is read all the same.
 
     Returns whether one was found that the ledger did not know.
     """

@@ -18,6 +18,7 @@ from airflow_batch_llm.core.model import (
     JobKey,
     JobState,
     LetterState,
+    Place,
     Plan,
     RemoteBatch,
     Usage,
@@ -158,15 +159,25 @@ class Ledger(Protocol):
 
     def get_batch(self, batch_id: str) -> Batch | None: ...
 
-    def mark_uploaded(self, batch: Batch, input_file_id: str, *, provider: str | None = None) -> Batch | None:
+    def mark_uploaded(
+        self,
+        batch: Batch,
+        input_file_id: str,
+        *,
+        provider: str | None = None,
+        place: Place | None = None,
+    ) -> Batch | None:
         """``planned -> uploaded``; ``input_file_id`` is "" where the requests go with the create call.
 
         :param provider: whose upload it is, where the connection names another one by now than when the
             batch was planned.
+        :param place: where the upload is.
         """
         ...
 
-    def enter_submitting(self, batch: Batch, *, revision: int, lease_seconds: float) -> Batch | None:
+    def enter_submitting(
+        self, batch: Batch, *, revision: int, lease_seconds: float, place: Place | None = None
+    ) -> Batch | None:
         """``uploaded -> submitting``: attempt + 1, lease from the database clock, looks forgotten.
 
         Only while the job runs and its revision is still ``revision``.
@@ -190,7 +201,9 @@ class Ledger(Protocol):
         person says so. ``only_current``: only while the batch's revision is the job's."""
         ...
 
-    def mark_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
+    def mark_submitted(
+        self, batch: Batch, remote: RemoteBatch, *, place: Place | None = None
+    ) -> Batch | None:
         """``submitting -> submitted`` where the attempt is still ours; also in place of what was adopted
         provisionally. Other batches that were provisionally taken for this one are in doubt again."""
         ...
@@ -256,10 +269,19 @@ class Ledger(Protocol):
         ...
 
     def adopt(
-        self, batch: Batch, remote: RemoteBatch, *, actor: str, reason: str, provisional: bool = False
+        self,
+        batch: Batch,
+        remote: RemoteBatch,
+        *,
+        actor: str,
+        reason: str,
+        provisional: bool = False,
+        place: Place | None = None,
+        moved: bool = False,
     ) -> Batch | None:
         """``submitting|lost -> submitted``: a person says which batch at the provider it is; also in place
-        of what was adopted provisionally. ``provisional``: its rows are still to say so.
+        of what was adopted provisionally, and where ``moved`` of one that was sent. ``provisional``: its rows
+        are still to say so.
 
         None as well where another batch, of whatever job, has this id for certain."""
         ...
@@ -278,7 +300,9 @@ class Ledger(Protocol):
         of a job that was ``accepted``, only while nobody has changed it since."""
         ...
 
-    def record_duplicate(self, batch: Batch, remote: RemoteBatch, attempt: int) -> Batch:
+    def record_duplicate(
+        self, batch: Batch, remote: RemoteBatch, attempt: int, *, place: Place | None = None
+    ) -> Batch:
         """Insert a ``duplicate`` in state ``submitted`` beside ``batch``, once per provider id.
 
         Its batch_id is ``<batch_id>-d<attempt>``; ``cancel_asked_by`` is set to ``machine``.

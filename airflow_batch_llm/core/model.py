@@ -338,12 +338,26 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a batch is sent.
+
+    :param address: the server: host, port and path, no credentials.
+    :param account: short name for the account there, no secret; "" where nothing tells accounts apart.
+    """
+
+    address: str
+    account: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """A row of ``batch_llm_batch``.
 
     :param provisional: ``provider_batch_id`` was adopted by time and count, as the provider shows no marks:
         it may be somebody else's. The machine neither cancels nor lands it before its rows say whose it is.
     :param not_ours: batches at the provider that were proved not to be this one.
+    :param place: where it was uploaded, sent or last found; None while it is planned, and where an
+        older version sent it.
     """
 
     batch_id: str
@@ -386,6 +400,7 @@ class Batch:
     updated_at: float
     provisional: bool = False
     not_ours: tuple[str, ...] = ()
+    place: Place | None = None
 
 
 class LetterState(StrEnum):

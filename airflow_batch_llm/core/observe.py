@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_batch_llm.core.deadline import batch_bound, is_late, leaves_all_as_it_is
 from airflow_batch_llm.core.doubts import ask_to_cancel
 from airflow_batch_llm.core.model import MACHINE, Batch, BatchKind, Job, RemoteStatus
+from airflow_batch_llm.core.places import is_it, refuse_moved
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.exceptions import NotFound
 
@@ -14,10 +15,16 @@ async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
 
     Past the job's or the batch's own time the provider is asked to cancel it, unless ``on_deadline`` leaves
     that to a person, or it may be somebody else's.
+
+    :raises ConfigurationError: it is not shown, and its connection names another server or account by now.
     """
+    backend = tools.backend_of(batch)
     try:
-        remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
+        remote = await backend.retrieve(batch.provider_batch_id or "")
     except NotFound:
+        remote = None
+    if remote is None or not is_it(backend, batch, remote):
+        refuse_moved(tools, batch)
         _take_as_lost(tools, job, batch)
         return None
     if remote.status.terminal:

@@ -155,6 +155,9 @@ class Backend(Protocol):
     provider: str
     #: Which server it speaks to: host, port and path, no credentials. Two servers may call a model the same.
     address: str
+    #: A short name for the account: no secret, the same as long as the key is. "" where there is no key, or
+    #: one that is short-lived.
+    account: str
     limits: Limits
     #: Seconds after which a create call is given up, beside those that its requests take on the way
     #: (:func:`carrying_seconds`); a lease is longer.

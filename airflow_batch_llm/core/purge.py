@@ -18,11 +18,12 @@ from airflow_batch_llm.core.files import Member, Refusal, encode_line, iter_outc
 from airflow_batch_llm.core.jsonl import dumps_canonical, iter_lines, read_chunks
 from airflow_batch_llm.core.judging import outcomes_file
 from airflow_batch_llm.core.ledger_port import Ledger
-from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState, Outcome
+from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState, Outcome, Place
+from airflow_batch_llm.core.places import is_it, place_at, what_moved
 from airflow_batch_llm.core.ports import Backend, Workspace
 from airflow_batch_llm.core.publish import MANIFEST, read_manifest
 from airflow_batch_llm.core.retention import PURGED, Part, done_parts, noted_purge
-from airflow_batch_llm.exceptions import BatchLLMError, ConfigurationError
+from airflow_batch_llm.exceptions import BatchLLMError, ConfigurationError, NotFound
 
 #: Everything.
 ALL = frozenset(Part)
@@ -263,13 +264,26 @@ def delete_other_outcomes(workspace: Workspace, root: str, batch: Batch) -> int:
 
 
 # -- the provider ----------------------------------------------------------------------------------
-def _file_ids(batches: Collection[Batch]) -> dict[tuple[str, str], set[str]]:
-    """Return (connection, provider) -> ids of the files that batches have, or had, at their provider."""
-    ids: dict[tuple[str, str], set[str]] = {}
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Batches that were sent to one place with one connection."""
+
+    conn_id: str
+    provider: str
+    place: Place | None
+
+
+def _by_place(batches: Collection[Batch]) -> dict[_Sent, list[Batch]]:
+    sent: dict[_Sent, list[Batch]] = {}
     for batch in batches:
-        known = {batch.input_file_id, *(str(file["file_id"]) for file in batch.files)}
-        ids.setdefault((batch.conn_id, batch.provider), set()).update(filter(None, known))
-    return ids
+        sent.setdefault(_Sent(batch.conn_id, batch.provider, batch.place), []).append(batch)
+    return sent
+
+
+def _file_ids(batches: Collection[Batch]) -> set[str]:
+    """Return the ids of the files that batches have, or had, at their provider."""
+    ids = (file_id for b in batches for file_id in (b.input_file_id, *(f["file_id"] for f in b.files)))
+    return {str(file_id) for file_id in ids if file_id}
 
 
 async def delete_at_provider(
@@ -279,17 +293,51 @@ async def delete_at_provider(
 
     Returns how many were, and what could not be deleted: file id -> error code.
     """
-    deleted, failed = 0, {}
-    for (conn_id, provider), file_ids in _file_ids(batches).items():
-        for file_id in sorted(file_ids):
+    deleted = 0
+    failed: dict[str, str] = {}
+    for sent, there in _by_place(batches).items():
+        file_ids = sorted(_file_ids(there))
+        if not file_ids:
+            continue
+        try:
+            backend = await _open(sent, there, backend_of)
+        except BatchLLMError as error:
+            failed |= dict.fromkeys(file_ids, error.code)
+            continue
+        for file_id in file_ids:
             try:
-                backend = backend_of(conn_id)
-                if backend.provider != provider:
-                    # To this one each id is unknown, which would count as deleted.
-                    raise ConfigurationError(f"connection {conn_id!r} names another provider by now")
                 await backend.delete_file(file_id)
             except BatchLLMError as error:
                 failed[file_id] = error.code
             else:
                 deleted += 1
     return deleted, failed
+
+
+async def _open(sent: _Sent, batches: Collection[Batch], backend_of: Callable[[str], Backend]) -> Backend:
+    """Return the backend of the connection with which batches were sent.
+
+    :raises ConfigurationError: it leads to another provider, server or account by now. There, each id is
+        unknown, which would count as deleted.
+    """
+    backend = backend_of(sent.conn_id)
+    if backend.provider != sent.provider:
+        raise ConfigurationError(f"connection {sent.conn_id!r} names another provider by now")
+    what = what_moved(sent.place, place_at(backend))
+    if what is not None and not await _shows_one(backend, batches):
+        raise ConfigurationError(f"connection {sent.conn_id!r} was changed since: {what}")
+    return backend
+
+
+async def _shows_one(backend: Backend, batches: Collection[Batch]) -> bool:
+    """Say whether any of the batches is shown: then it is their account, with a new key or a new name."""
+    for batch in batches:
+        if batch.provider_batch_id is None:
+            continue
+        try:
+            remote = await backend.retrieve(batch.provider_batch_id)
+        except NotFound:
+            continue
+        if is_it(backend, batch, remote):
+            return True
+    return False

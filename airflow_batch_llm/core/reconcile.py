@@ -22,6 +22,7 @@ from airflow_batch_llm.core.model import (
     RemoteStatus,
     RequestTemplate,
 )
+from airflow_batch_llm.core.places import is_it, refuse_moved
 from airflow_batch_llm.core.spec import Later
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Verdict
@@ -39,9 +40,13 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     Returns when to come again where its results are not there yet.
 
     :raises Unreachable: the provider goes on showing a batch that has ended as running.
+    :raises ConfigurationError: the batch or a file of it is not there, and its connection names another
+        server or account by now.
     """
     later = _while_reads_lag(tools, batch)
     remote = await _look_again(tools, batch)
+    if remote is None and _is_unread(tools, batch):
+        refuse_moved(tools, batch)
     if later is not None and (remote is None or not remote.status.terminal or _lacks_answers(remote)):
         return later
     if remote is not None and not remote.status.terminal:
@@ -65,6 +70,7 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     elif later is not None:
         return later
     else:
+        refuse_moved(tools, batch)
         files, ending = [], RESULTS_GONE
     tools.fault("reconcile.before_outcomes")
     result, halts = judge_batch(tools, job, batch, template, files, ending)
@@ -87,10 +93,12 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
 
 async def _look_again(tools: Tools, batch: Batch) -> RemoteBatch | None:
     """Return the ended batch as the provider shows it now; None where it denies it."""
+    backend = tools.backend_of(batch)
     try:
-        return await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
+        remote = await backend.retrieve(batch.provider_batch_id or "")
     except NotFound:
         return None
+    return remote if is_it(backend, batch, remote) else None
 
 
 def _lacks_answers(remote: RemoteBatch) -> bool:
@@ -170,6 +178,7 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
                 try:
                     await tools.backend_of(batch).download(remote, file, local)
                 except NotFound:
+                    refuse_moved(tools, batch)
                     if answers and file.kind == "output":
                         return None
                     log.warning("batch %s: its %s file is gone", batch.batch_id, file.kind)

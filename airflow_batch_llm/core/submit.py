@@ -12,7 +12,8 @@ from airflow_batch_llm.core.files import iter_requests
 from airflow_batch_llm.core.holds import calls_work, pass_gate
 from airflow_batch_llm.core.ids import META_JOB, META_ORIGIN, META_TOKEN
 from airflow_batch_llm.core.model import Batch, BatchState, Job, RequestTemplate
-from airflow_batch_llm.core.ports import Backend, CreateOrder, carrying_seconds
+from airflow_batch_llm.core.places import moved, place_of
+from airflow_batch_llm.core.ports import CreateOrder, carrying_seconds
 from airflow_batch_llm.core.shards import batch_template
 from airflow_batch_llm.core.spec import Later
 from airflow_batch_llm.core.tools import Tools, log
@@ -56,9 +57,9 @@ async def submit_batch(tools: Tools, job: Job, batch: Batch, template: RequestTe
 
 
 async def _upload(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
-    provider = tools.backend_of(batch).provider
+    provider, place = tools.backend_of(batch).provider, place_of(tools, batch)
     if tools.backend_of(batch).inline:
-        tools.ledger.mark_uploaded(batch, "", provider=provider)
+        tools.ledger.mark_uploaded(batch, "", provider=provider, place=place)
         return None
     async with _encoded(tools, batch, template) as local:
         tools.fault("submit.before_upload")
@@ -71,7 +72,7 @@ async def _upload(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
                 return None
             raise
     tools.fault("submit.after_upload")
-    if tools.ledger.mark_uploaded(batch, file_id, provider=provider) is None:
+    if tools.ledger.mark_uploaded(batch, file_id, provider=provider, place=place) is None:
         # Another try uploaded first; nothing was paid, the file is litter.
         await tools.backend_of(batch).delete_file(file_id)
     return None
@@ -90,7 +91,7 @@ async def _encoded(tools: Tools, batch: Batch, template: RequestTemplate) -> Asy
 
 
 async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
-    if not _can_be_created(tools.backend_of(batch), batch):
+    if not _can_be_created(tools, batch):
         tools.ledger.put_back(batch, reason="other_connection", not_before=None)
         return None
     if not batch.input_file_id:
@@ -101,9 +102,12 @@ async def _create(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
     return later if gone_on else await _create_with(tools, job, batch, template, None)
 
 
-def _can_be_created(backend: Backend, batch: Batch) -> bool:
+def _can_be_created(tools: Tools, batch: Batch) -> bool:
     """Say whether what was uploaded, or was not, is what the connection takes: it may have been changed."""
-    return backend.provider == batch.provider and bool(batch.input_file_id or backend.inline)
+    backend = tools.backend_of(batch)
+    if backend.provider != batch.provider or moved(tools, batch):
+        return False
+    return bool(batch.input_file_id or backend.inline)
 
 
 async def _until_ready(
@@ -149,7 +153,9 @@ async def _create_with(
     create_timeout += carrying_seconds(lines)
     lease = create_timeout + tools.settings.lease_margin
     tools.fault("submit.before_intent")
-    intent = tools.ledger.enter_submitting(batch, revision=job.revision, lease_seconds=lease)
+    intent = tools.ledger.enter_submitting(
+        batch, revision=job.revision, lease_seconds=lease, place=place_of(tools, batch)
+    )
     if intent is None:
         return _unless_taken(tools, batch)
     tools.fault("submit.after_intent")

@@ -7,6 +7,7 @@ from airflow_batch_llm.core.files import encode_line, iter_requests
 from airflow_batch_llm.core.judging import judge_batch, outcomes_file
 from airflow_batch_llm.core.ledger_port import Reconciled
 from airflow_batch_llm.core.model import Batch, Job, Outcome, RemoteStatus, RequestTemplate, Usage
+from airflow_batch_llm.core.places import moved
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
 from airflow_batch_llm.exceptions import LinesRefused, ProviderError
@@ -52,6 +53,9 @@ def was_refused(batch: Batch) -> bool:
 async def delete_upload(tools: Tools, batch: Batch) -> None:
     """Delete the upload of a batch that nobody sends; where that fails it is litter, not a fault."""
     if not batch.input_file_id:
+        return
+    if moved(tools, batch):
+        log.warning("batch %s: its upload stays where its connection sent it before", batch.batch_id)
         return
     try:
         await tools.backend_of(batch).delete_file(batch.input_file_id)

@@ -17,6 +17,7 @@ import msgspec
 from airflow_batch_llm.core.files import iter_requests_as
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.model import Batch, RemoteBatch, RemoteStatus
+from airflow_batch_llm.core.places import moved
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.exceptions import NotFound, Refused, TransferError
 
@@ -163,7 +164,7 @@ async def _without_results(tools: Tools, batch: Batch, remote: RemoteBatch) -> W
     try:
         await tools.backend_of(batch).retrieve(remote.id)
     except NotFound:
-        return Whose.NOT_OURS
+        return Whose.UNTOLD if moved(tools, batch) else Whose.NOT_OURS
     return Whose.UNTOLD
 
 

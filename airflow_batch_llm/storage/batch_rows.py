@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from airflow_batch_llm.core.ledger_port import Reconciled
-from airflow_batch_llm.core.model import Batch, BatchState, RemoteBatch
+from airflow_batch_llm.core.model import Batch, BatchState, Place, RemoteBatch
 from airflow_batch_llm.storage.ledger_base import append_event
 from airflow_batch_llm.storage.records import batch_from, json_text, usage_values
 from airflow_batch_llm.storage.schema import batch as batch_table
@@ -19,11 +19,19 @@ from airflow_batch_llm.storage.types import clock
 UNSURE = frozenset({BatchState.SUBMITTED, BatchState.ENDED})
 
 
-def submitted_values(remote: RemoteBatch, *, provisional: bool = False) -> dict[str, Any]:
+def place_values(place: Place | None) -> dict[str, Any]:
+    """Return the columns that say where a batch was sent; none where that is not to be changed."""
+    return {} if place is None else {"address": place.address, "account": place.account}
+
+
+def submitted_values(
+    remote: RemoteBatch, *, provisional: bool = False, place: Place | None = None
+) -> dict[str, Any]:
     """Return the columns of a batch that the provider has taken.
 
     :param provisional: perhaps it is somebody else's. Then the lease stays: where it is not ours, a create
         call may be under way as long as it says.
+    :param place: where it was found.
     """
     values = {
         "state": BatchState.SUBMITTED.value,
@@ -35,6 +43,7 @@ def submitted_values(remote: RemoteBatch, *, provisional: bool = False) -> dict[
         "ended_at": None,
         "error_code": None,
         "provisional": provisional or None,
+        **place_values(place),
     }
     return values if provisional else {**values, "lease_until": None}
 

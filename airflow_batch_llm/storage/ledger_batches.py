@@ -15,6 +15,7 @@ from airflow_batch_llm.core.model import (
     BatchState,
     Job,
     JobState,
+    Place,
     RemoteBatch,
     Usage,
 )
@@ -23,6 +24,7 @@ from airflow_batch_llm.storage.batch_rows import (
     existing_batch,
     free_provisional,
     keep_job_still,
+    place_values,
     reconciled_values,
     submitted_values,
     update_batch,
@@ -45,6 +47,7 @@ _CAN_BE_WRITTEN_OFF = frozenset(
         BatchState.PLANNED,
         BatchState.UPLOADED,
         BatchState.SUBMITTED,
+        BatchState.ENDED,
         BatchState.LOST,
         BatchState.RECONCILED,
     }
@@ -82,27 +85,40 @@ class BatchTransitions(LedgerBase):
             row = connection.execute(query).mappings().one_or_none()
             return None if row is None else batch_from(row)
 
-    def mark_uploaded(self, batch: Batch, input_file_id: str, *, provider: str | None = None) -> Batch | None:
+    def mark_uploaded(
+        self,
+        batch: Batch,
+        input_file_id: str,
+        *,
+        provider: str | None = None,
+        place: Place | None = None,
+    ) -> Batch | None:
         """``planned -> uploaded``; ``input_file_id`` is "" where the requests go with the create call.
 
         :param provider: whose upload it is, where the connection names another one by now than when the
             batch was planned.
+        :param place: where the upload is.
         """
         values = {
             "state": BatchState.UPLOADED.value,
             "input_file_id": input_file_id,
             "provider": provider or batch.provider,
+            **place_values(place),
         }
         reason = f"file {input_file_id}" if input_file_id else "nothing: its requests go with the create call"
         return self._move_batch(batch, BatchState.PLANNED, values, "uploaded", reason=reason)
 
-    def enter_submitting(self, batch: Batch, *, revision: int, lease_seconds: float) -> Batch | None:
+    def enter_submitting(
+        self, batch: Batch, *, revision: int, lease_seconds: float, place: Place | None = None
+    ) -> Batch | None:
         """``uploaded -> submitting``: attempt + 1, lease from the database clock, looks forgotten.
 
         Only while the job runs and its revision is still ``revision``. The job's row is locked against
         change first: once a new revision has begun, no batch may enter ``submitting`` on a look taken
         before it, because what is in flight then decides what the new revision sends. And once the job is
         halted, whoever halted it sees all that may be at the provider.
+
+        :param place: where the create call goes.
         """
         t, job = batch_table.c, job_table.c
         current = exists().where(
@@ -115,6 +131,7 @@ class BatchTransitions(LedgerBase):
                 "attempt": t.attempt + 1,
                 "lease_until": clock() + lease_seconds,
                 "first_look_at": None,
+                **place_values(place),
             }
             if not update_batch(connection, batch, BatchState.UPLOADED, values, current):
                 return None
@@ -169,11 +186,15 @@ class BatchTransitions(LedgerBase):
             )
             return existing_batch(connection, batch.batch_id)
 
-    def mark_submitted(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
+    def mark_submitted(
+        self, batch: Batch, remote: RemoteBatch, *, place: Place | None = None
+    ) -> Batch | None:
         """``submitting -> submitted`` where the attempt is still ours.
 
         Also in place of what was adopted provisionally meanwhile. And what another batch of ours was
         provisionally taken for is taken from it: that one is in doubt again.
+
+        :param place: where it was made or found.
         """
         t = batch_table.c
         unsure = and_(t.provisional.is_(True), t.state.in_([state.value for state in sorted(UNSURE)]))
@@ -185,7 +206,7 @@ class BatchTransitions(LedgerBase):
                     t.attempt == batch.attempt,
                     or_(t.state == BatchState.SUBMITTING.value, unsure),
                 )
-                .values(**submitted_values(remote), updated_at=clock())
+                .values(**submitted_values(remote, place=place), updated_at=clock())
             )
             if moved.rowcount != 1:
                 return None
@@ -217,6 +238,8 @@ class BatchTransitions(LedgerBase):
             "error_code": None,
             "files": json_text([]),
             "provisional": None,
+            "address": None,
+            "account": None,
         }
         ids = f"file {batch.input_file_id}, provider batch {batch.provider_batch_id}"
         return self._move_batch(batch, batch.state, values, "put_back", reason=f"{reason} ({ids})")
@@ -300,7 +323,15 @@ class BatchTransitions(LedgerBase):
             return [batch_from(row) for row in found]
 
     def adopt(
-        self, batch: Batch, remote: RemoteBatch, *, actor: str, reason: str, provisional: bool = False
+        self,
+        batch: Batch,
+        remote: RemoteBatch,
+        *,
+        actor: str,
+        reason: str,
+        provisional: bool = False,
+        place: Place | None = None,
+        moved: bool = False,
     ) -> Batch | None:
         """``submitting|lost -> submitted``: a person says which batch at the provider it is; also in place
         of what was adopted provisionally.
@@ -308,9 +339,13 @@ class BatchTransitions(LedgerBase):
         None as well where another batch, of whatever job, has this id for certain.
 
         :param provisional: its rows are still to say so.
+        :param place: where the batch is.
+        :param moved: ``submitted|ended -> submitted`` as well: its connection names another place by now,
+            where it may go by another id.
         """
-        values = submitted_values(remote, provisional=provisional)
-        if batch.state not in _CAN_BE_ADOPTED and not batch.provisional:
+        values = submitted_values(remote, provisional=provisional, place=place)
+        known = batch.provisional or (moved and batch.state in UNSURE)
+        if batch.state not in _CAN_BE_ADOPTED and not known:
             return None
         t = batch_table.c
         taken = select(t.batch_id).where(
@@ -343,7 +378,7 @@ class BatchTransitions(LedgerBase):
         reason: str,
         accepted: Job | None = None,
     ) -> Batch | None:
-        """``planned|uploaded|submitted|lost|reconciled -> reconciled`` with outcomes that a person decided.
+        """``planned|uploaded|submitted|ended|lost|reconciled -> reconciled``: outcomes that a person decided.
 
         From the very state, and the very outcomes, that ``batch`` shows.
 
@@ -363,13 +398,17 @@ class BatchTransitions(LedgerBase):
             batch, batch.state, values, "written_off", *also, reason=reason, actor=actor, of=accepted
         )
 
-    def record_duplicate(self, batch: Batch, remote: RemoteBatch, attempt: int) -> Batch:
+    def record_duplicate(
+        self, batch: Batch, remote: RemoteBatch, attempt: int, *, place: Place | None = None
+    ) -> Batch:
         """Insert a ``duplicate`` in state ``submitted`` beside ``batch``, once per provider id.
 
         It has the same requests. Its batch_id is ``<batch_id>-d<attempt>``, or ``-d<attempt>-2`` and so
         on for a further one of the same attempt; ``cancel_asked_by`` is set to ``machine``. Where the job
         has a batch with this provider id already, primary or duplicate, that one is returned: look at
         its ``kind``. One that was only provisionally taken for it is in doubt again.
+
+        :param place: where it was found.
         """
         t = batch_table.c
         lock = select(batch_table).where(t.batch_id == batch.batch_id).with_for_update()
@@ -382,7 +421,7 @@ class BatchTransitions(LedgerBase):
             if found is not None:
                 return batch_from(found)
             new_id = _free_duplicate_id(connection, batch.batch_id, attempt)
-            row = {**primary, **_duplicate_values(new_id, remote, attempt)}
+            row = {**primary, **_duplicate_values(new_id, remote, attempt), **place_values(place)}
             connection.execute(insert(batch_table).values(row))
             reason = f"provider batch {remote.id}, attempt {attempt}"
             append_event(connection, batch.job_id, "duplicate", batch_id=new_id, reason=reason)

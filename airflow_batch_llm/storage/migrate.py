@@ -19,7 +19,7 @@ from airflow_batch_llm.storage.engine import describe, make_engine, reading, tra
 from airflow_batch_llm.storage.ledger import SqlLedger
 
 #: The newest revision in ``migrations/versions``. Revisions are numbers of four digits.
-HEAD_REVISION = "0004"
+HEAD_REVISION = "0005"
 VERSION_TABLE = "batch_llm_version"
 COMMAND = "batch-llm db migrate"
 

@@ -22,6 +22,7 @@ from airflow_batch_llm.core.model import (
     JobKey,
     JobState,
     LetterState,
+    Place,
     Usage,
 )
 from airflow_batch_llm.core.verdicts import Verdict
@@ -108,6 +109,7 @@ def batch_from(row: RowMapping) -> Batch:
         updated_at=row["updated_at"],
         provisional=bool(row["provisional"]),
         not_ours=tuple(msgspec.json.decode(row["not_ours"] or "[]")),
+        place=None if row["address"] is None else Place(row["address"], row["account"] or ""),
     )
 
 

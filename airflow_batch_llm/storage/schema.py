@@ -92,6 +92,9 @@ batch = Table(
     # Where the provider shows no mark of ours (empty: no).
     Column("provisional", Boolean),
     Column("not_ours", long_text()),
+    # Where it was sent; empty in what is planned, and in rows of before.
+    Column("address", long_text()),
+    Column("account", ascii_key(16)),
     Index("batch_llm_batch_job", "job_id", "revision", "round", "seq"),
     Index("batch_llm_batch_account", "conn_id", "state"),
     Index("batch_llm_batch_provider", "provider_batch_id"),
