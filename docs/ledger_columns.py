@@ -83,6 +83,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "provisional": "the provider shows no marks, and `provider_batch_id` was adopted by time and count: "
         "it may be somebody else's until its rows were read",
         "not_ours": "JSON: batches at the provider that were proved not to be this one",
+        "address": "host, port and path of the server that it was uploaded or sent to, or was last found at",
+        "account": "short name for the account there, a digest of key, organization and project; empty text "
+        "where there is no key or one that is short-lived",
     },
     "batch_llm_dead_letter": {
         "job_id": "",

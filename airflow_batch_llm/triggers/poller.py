@@ -241,6 +241,9 @@ class ConnectionPoller:
         self._no_look_before = now + max(looked.retry_after, min(apart, _APART_OF_INTERVAL * shortest))
         news = self._take_in(looked, now)
         await self._note_refusal(looked, now, shortest)
+        if any(isinstance(error, NotFound) for error in looked.errors.values()):
+            # The connection may name another server or account by now, which has what this one denies.
+            await self._drop_backend()
         await self._tell(news)
         if self._looker is not None:
             self._looker.forget({batch_id for wait in self._waits for batch_id in wait.running})

@@ -14,18 +14,17 @@ from typing import Any
 import pytest
 
 from airflow_batch_llm.core.by_hand import Declined, abandon_doubt, abandon_running, adopt
-from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState
+from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState, RemoteBatch, ResultFile
+from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.purge import delete_at_provider
 from airflow_batch_llm.core.spec import Until
-from airflow_batch_llm.exceptions import ConfigurationError
+from airflow_batch_llm.exceptions import ConfigurationError, NotFound
 from airflow_batch_llm.storage.migrate import open_default_sqlite
 from tests.integration.engine.server_since import ServerSince
 from tests.integration.engine.test_moved_connections import Blind
 from tests.job_bench import QUICK, Bench
 from tests.local_server import LocalServer
 
-#: One that shows marks and one that shows none.
-PROVIDERS = ["openai", "anthropic"]
 CREATES = {"openai": "/v1/batches", "anthropic": "/anthropic/v1/messages/batches"}
 LOST_REPLY = {"calls": [{"on": "create", "fault": "lost_reply", "times": 1}]}
 #: Batches wait before their first row.
@@ -56,11 +55,17 @@ def other(two_servers: tuple[LocalServer, LocalServer]) -> Iterator[ServerSince]
     two_servers[1].release()
 
 
-@pytest.fixture(params=PROVIDERS)
-def bench(request: pytest.FixtureRequest, first: ServerSince, tmp_path: Path) -> Bench:
+@pytest.fixture
+def marked(first: ServerSince, tmp_path: Path) -> Bench:
+    """A job over a protocol that shows marks and wants uploads."""
     texts = {f"t-{n}": f"ticket number {n}." for n in range(3)}
-    ledger = open_default_sqlite(tmp_path / "ledger.db")
-    return Bench(first, ledger, tmp_path / "files", texts, provider=request.param)
+    return Bench(first, open_default_sqlite(tmp_path / "ledger.db"), tmp_path / "files", texts)
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def bench(request: pytest.FixtureRequest, marked: Bench) -> Bench:
+    """The same, and a job over a protocol that has neither."""
+    return replace(marked, provider=request.param)
 
 
 # -- how a connection is changed -------------------------------------------------------------------
@@ -166,17 +171,15 @@ def decide(bench: Bench, act: Callable[..., Any], *arguments: Any, **values: Any
 
 
 # -- seeing is believing, not seeing is not --------------------------------------------------------
-@pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize(("come", "state"), STANDS)
 def test_a_batch_that_is_not_shown_there_is_neither_sent_again_nor_lost_nor_gone(
-    come: Callable[[Bench], None], state: BatchState, move: Any, bench: Bench, other: ServerSince
+    come: Callable[[Bench], None], state: BatchState, bench: Bench, other: ServerSince
 ) -> None:
     bench = replace(bench, settings=replace(QUICK, gone_after=0))
     come(bench)
-    moved = move(bench, other)
-    for _ in range(3):
+    for move in (*MOVES, *MOVES):
         with pytest.raises(ConfigurationError, match=f"'llm'.*{only(bench).batch_id}.*{TOLD[move]}"):
-            moved.until(Until.SETTLED)
+            move(bench, other).until(Until.SETTLED)
     assert only(bench).state is state and bench.job().state is JobState.RUNNING
     assert creates(bench, other) == 0
     bench.server.set_scenario({})
@@ -188,61 +191,94 @@ def test_a_batch_that_is_not_shown_there_is_neither_sent_again_nor_lost_nor_gone
 @pytest.mark.parametrize("come", [in_doubt, running, ended])
 def test_a_new_key_of_the_same_account_stops_nothing(come: Callable[[Bench], None], bench: Bench) -> None:
     come(bench)
+    found, before = come is not in_doubt, only(bench).place
     bench.server.set_scenario({})
     bench.server.release()
     rotated = other_key(bench)
     assert rotated.settle().counts["answered"] == 3
     assert_done_once(bench, bench.server)
+    assert (only(bench).place == before) is found, "where it was looked for and found is noted"
 
 
 @pytest.mark.parametrize("come", [in_doubt, running, ended])
-def test_a_new_name_of_the_same_server_stops_nothing(come: Callable[[Bench], None], bench: Bench) -> None:
-    come(bench)
-    bench.server.set_scenario({})
-    bench.server.release()
+def test_a_new_name_of_the_same_server_stops_nothing(come: Callable[[Bench], None], marked: Bench) -> None:
+    come(marked)
+    marked.server.set_scenario({})
+    marked.server.release()
 
     class Named:
         url_of = staticmethod(
-            lambda protocol: bench.server.url_of(protocol).replace("127.0.0.1", "localhost")
+            lambda protocol: marked.server.url_of(protocol).replace("127.0.0.1", "localhost")
         )
-        api_key = bench.server.api_key
+        api_key = marked.server.api_key
 
-    assert bench.retry(server=Named()).until(Until.SETTLED).counts["answered"] == 3
-    assert_done_once(bench, bench.server)
+    assert marked.retry(server=Named()).until(Until.SETTLED).counts["answered"] == 3
+    assert_done_once(marked, marked.server)
 
 
-def test_an_address_that_is_written_otherwise_is_the_same(bench: Bench) -> None:
+def test_an_address_that_is_written_otherwise_is_the_same(marked: Bench) -> None:
     """What is not there may then be concluded to be so, and is sent again."""
-    never_made(bench)
-    written = bench.retry(server=Written(bench.server, lambda url: f" {url.replace('http:', 'HTTP:')}// "))
-    while only(bench).state is BatchState.SUBMITTING:
+    never_made(marked)
+    written = marked.retry(server=Written(marked.server, lambda url: f" {url.replace('http:', 'HTTP:')}// "))
+    while only(marked).state is BatchState.SUBMITTING:
         written.wait(written.step(Until.ENDED))
     assert written.until(Until.SETTLED).counts["answered"] == 3
-    assert_done_once(bench, bench.server)
+    assert_done_once(marked, marked.server)
 
 
 def test_a_key_that_is_given_back_lets_what_was_never_made_be_sent_again(
-    bench: Bench, other: ServerSince
+    marked: Bench, other: ServerSince
 ) -> None:
-    never_made(bench)
+    never_made(marked)
     with pytest.raises(ConfigurationError):
-        other_account(bench, other).until(Until.SETTLED)
-    assert bench.retry().settle().counts["answered"] == 3
-    assert_done_once(bench, bench.server, other)
+        other_account(marked, other).until(Until.SETTLED)
+    assert marked.retry().settle().counts["answered"] == 3
+    assert_done_once(marked, marked.server, other)
+
+
+@pytest.mark.parametrize("kind", ["output", "error"])
+def test_a_result_file_that_another_key_does_not_show_is_not_gone(kind: str, marked: Bench) -> None:
+    marked = replace(marked, settings=replace(QUICK, gone_after=0), policy=RowRetry(max_rounds=0))
+    rows = [{"match": {"contains": "number 1."}, "fault": "bad_request"}]
+    marked.server.set_scenario({"rows": rows})
+    ended(marked)
+
+    class Narrow:
+        """The key sees batches, and not this file."""
+
+        def __init__(self, backend: Any) -> None:
+            self._backend = backend
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._backend, name)
+
+        async def download(self, batch: RemoteBatch, file: ResultFile, local: Path) -> None:
+            if file.kind == kind:
+                raise NotFound("the provider knows no such id")
+            await self._backend.download(batch, file, local)
+
+    narrow = replace(other_key(marked), around_backend=Narrow)
+    with pytest.raises(ConfigurationError, match="another key"):
+        narrow.until(Until.SETTLED)
+    assert only(marked).state is BatchState.ENDED
+    with pytest.raises(Declined, match="--yes-pay-again"):
+        decide(narrow, abandon_running, pay_again=False)
+    done = marked.retry().settle()
+    assert (done.counts["answered"], done.counts["dead"]) == (2, 1)
 
 
 # -- what was not sent yet -------------------------------------------------------------------------
 @pytest.mark.parametrize("move", MOVES)
 def test_an_upload_is_not_named_to_a_server_or_account_that_has_it_not(
-    move: Any, bench: Bench, other: ServerSince
+    move: Any, marked: Bench, other: ServerSince
 ) -> None:
-    _die(bench, "submit.before_intent")
-    assert only(bench).state is BatchState.UPLOADED
-    moved = move(bench, other)
+    _die(marked, "submit.before_intent")
+    assert only(marked).state is BatchState.UPLOADED
+    moved = move(marked, other)
     assert moved.settle().counts["answered"] == 3
-    statuses = {call["status"] for call in other.requests("POST", CREATES[bench.provider])}
-    assert statuses == {200} and creates(bench, other) == 1 and creates(bench, bench.server) == 0
-    assert_done_once(moved, bench.server, other)
+    statuses = {call["status"] for call in other.requests("POST", CREATES[marked.provider])}
+    assert statuses == {200} and creates(marked, other) == 1 and creates(marked, marked.server) == 0
+    assert_done_once(moved, marked.server, other)
 
 
 # -- strangers, and ids that two servers gave ------------------------------------------------------
@@ -289,13 +325,12 @@ def test_the_same_id_at_another_server_is_not_taken_for_it(
 
 
 # -- the ways out ----------------------------------------------------------------------------------
-@pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize(("come", "state"), STANDS)
 def test_what_a_person_abandons_is_sent_with_what_the_connection_says_now(
-    come: Callable[[Bench], None], state: BatchState, move: Any, bench: Bench, other: ServerSince
+    come: Callable[[Bench], None], state: BatchState, bench: Bench, other: ServerSince
 ) -> None:
     come(bench)
-    moved = move(bench, other)
+    moved = other_account(bench, other)
     abandon = abandon_doubt if state is BatchState.SUBMITTING else abandon_running
     with pytest.raises(Declined, match="--yes-pay-again"):
         decide(moved, abandon, pay_again=False)
@@ -334,10 +369,10 @@ def test_a_batch_that_has_another_id_behind_the_new_address_can_be_adopted(
     assert first.summary()["executed"] == 1
 
 
-def test_no_batch_is_adopted_in_place_of_one_that_its_own_place_has(bench: Bench) -> None:
-    running(bench)
+def test_no_batch_is_adopted_in_place_of_one_that_its_own_place_has(marked: Bench) -> None:
+    running(marked)
     with pytest.raises(Declined, match="only one in doubt or lost"):
-        decide(bench, adopt, "batch_other")
+        decide(marked, adopt, "batch_other")
 
 
 # -- a purge ---------------------------------------------------------------------------------------
@@ -349,24 +384,22 @@ def _purge(bench: Bench) -> tuple[int, dict[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("move", MOVES)
-def test_a_purge_does_not_take_another_places_word_for_it(
-    move: Any, bench: Bench, other: ServerSince
-) -> None:
+def test_a_purge_does_not_take_another_places_word_for_it(bench: Bench, other: ServerSince) -> None:
     bench.settle()
-    deleted, failed = _purge(move(bench, other))
-    assert deleted == 0 and set(failed.values()) == {"BLLM-001"}
+    for move in MOVES:
+        deleted, failed = _purge(move(bench, other))
+        assert deleted == 0 and set(failed.values()) == {"BLLM-001"}
     deleted, failed = _purge(other_key(bench))
     assert deleted > 0 and failed == {}
 
 
 # -- older ledgers ---------------------------------------------------------------------------------
-def test_a_batch_of_an_older_ledger_is_looked_for_as_before(bench: Bench, other: ServerSince) -> None:
-    never_made(bench)
-    with bench.ledger.engine.begin() as connection:
+def test_a_batch_of_an_older_ledger_is_looked_for_as_before(marked: Bench, other: ServerSince) -> None:
+    never_made(marked)
+    with marked.ledger.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE batch_llm_batch SET address = NULL, account = NULL")
-    moved = other_server(bench, other)
-    while only(bench).state is BatchState.SUBMITTING:
+    moved = other_server(marked, other)
+    while only(marked).state is BatchState.SUBMITTING:
         moved.wait(moved.step(Until.ENDED))
     job: Job = moved.until(Until.SETTLED)
     assert job.counts["answered"] == 3

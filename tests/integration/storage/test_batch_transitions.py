@@ -14,6 +14,7 @@ from airflow_batch_llm.core.model import (
     BatchError,
     BatchKind,
     BatchState,
+    Place,
     RemoteStatus,
     ResultFile,
     Usage,
@@ -282,3 +283,48 @@ def test_a_providers_id_may_be_as_long_as_a_gateway_makes_it(ledger: SqlLedger) 
     submitted = ledger.mark_submitted(found, replace(remote(), id=long))
     assert submitted is not None and submitted.provider_batch_id == long
     assert [batch.batch_id for batch in ledger.batches_at_provider(long)] == [found.batch_id]
+
+
+# -- where a batch is ------------------------------------------------------------------------------
+A, B, C = Place("a/v1", "0a0a0a0a"), Place("b/v1"), Place("c/v1", "0c0c0c0c")
+
+
+def test_it_is_noted_where_a_batch_was_uploaded_sent_and_found(ledger: SqlLedger) -> None:
+    batch = batch_in(ledger, S.PLANNED)
+    assert batch.place is None
+    batch = some(ledger.mark_uploaded(batch, "f", place=A))
+    assert batch.place == A
+    batch = some(ledger.enter_submitting(batch, revision=1, lease_seconds=5, place=B))
+    assert batch.place == B
+    batch = some(ledger.mark_submitted(batch, remote(), place=C))
+    assert batch.place == C
+    assert some(ledger.mark_ended(batch, remote(status=RemoteStatus.DONE))).place == C
+
+
+def test_what_is_planned_again_is_nowhere(ledger: SqlLedger) -> None:
+    uploaded = some(ledger.mark_uploaded(batch_in(ledger, S.PLANNED), "f", place=A))
+    assert some(ledger.put_back(uploaded, reason="other_connection", not_before=None)).place is None
+
+
+def test_a_transition_that_names_no_place_leaves_it_as_it_is(ledger: SqlLedger) -> None:
+    uploaded = some(ledger.mark_uploaded(batch_in(ledger, S.PLANNED), "f", place=A))
+    sent = some(ledger.enter_submitting(uploaded, revision=1, lease_seconds=5))
+    assert some(ledger.mark_submitted(sent, remote())).place == A
+
+
+def test_a_duplicate_is_where_it_was_found(ledger: SqlLedger) -> None:
+    uploaded = some(ledger.mark_uploaded(batch_in(ledger, S.PLANNED), "f", place=A))
+    sent = some(ledger.enter_submitting(uploaded, revision=1, lease_seconds=5))
+    assert ledger.record_duplicate(sent, remote("b-2"), 1).place == A
+    assert ledger.record_duplicate(sent, remote("b-3"), 1, place=B).place == B
+
+
+@pytest.mark.parametrize("state", [S.SUBMITTED, S.ENDED])
+def test_what_was_sent_is_adopted_anew_only_where_its_connection_was_changed(
+    state: BatchState, ledger: SqlLedger
+) -> None:
+    batch, told = batch_in(ledger, state), {"actor": "ann", "reason": "a gateway gives other ids"}
+    assert ledger.adopt(batch, remote("gw-1"), **told) is None
+    adopted = some(ledger.adopt(batch, remote("gw-1"), **told, place=B, moved=True))
+    assert (adopted.state, adopted.provider_batch_id, adopted.place) == (S.SUBMITTED, "gw-1", B)
+    assert adopted.ended_at is None

@@ -89,7 +89,7 @@ def test_a_ledger_of_the_version_before_keeps_its_batches(
     migrate(engine, schema)
     check(engine, schema)
     (kept,) = ledger.batches(job.job_id)
-    assert not kept.provisional and kept.not_ours == () and kept.batch_id == "b"
+    assert not kept.provisional and kept.not_ours == () and kept.place is None and kept.batch_id == "b"
 
 
 _SOME = {

@@ -296,6 +296,26 @@ def test_a_batch_that_is_denied_concerns_its_own_waits(shelf_of: Callable[..., C
     assert one == two == {"version": 1, "status": "gone", "ended": 0}
 
 
+def test_a_batch_that_is_denied_lets_the_connection_be_read_again(shelf_of: Callable[..., Crowd]) -> None:
+    """It was given another server: who comes back for the batch finds it there, while others go on."""
+    crowd, other = shelf_of("old"), shelf_of("new").shelf
+    crowd.agenda = [(50.0, lambda: setattr(crowd, "shelf", other)), (300.0, complete(crowd, "old", "new"))]
+    events: list[dict[str, Any]] = []
+
+    async def come_back() -> None:
+        while not events or events[-1]["status"] == "gone":
+            (order,) = minutely("new", first_look_at=crowd.now + 60)
+            events.append(await crowd.wait(order))
+
+    async def main() -> None:
+        other.statuses["old"] = "in_progress"
+        await asyncio.gather(come_back(), crowd.wait(minutely("old")[0]))
+
+    asyncio.run(main())
+    assert [event["status"] for event in events] == ["gone", "ended"]
+    assert crowd.opened == crowd.closed == 2
+
+
 def test_a_batch_that_the_key_may_not_see_ends_its_own_wait_only(shelf_of: Callable[..., Crowd]) -> None:
     crowd = shelf_of(*names(9))
     crowd.agenda = [(1000.0, complete(crowd, *names(9)))]
