@@ -1,0 +1,22 @@
+"""What all decisions of a person have in common: how one is declined, the codes that they leave."""
+
+from __future__ import annotations
+
+#: In ``Job.seen``: one task does all of the job, and a clear of it carries out what was decided before.
+ONE_TASK = "one_task"
+#: Halt code of a job that a person stopped.
+CANCELLED = "BLLM-032"
+#: Code of rows that a person gave up although they may have been paid for.
+ABANDONED = "abandoned"
+#: Code of rows of batches that were never sent when a person accepted the job.
+NEVER_SENT = "never_sent"
+#: Code of rows of a lost batch when a person accepted the job.
+BATCH_LOST = "batch_lost"
+
+
+class Declined(Exception):
+    """The decision does not fit how things stand; nothing was changed."""
+
+
+class NotYet(Exception):
+    """A part of the decision was carried out; the rest is for later."""
