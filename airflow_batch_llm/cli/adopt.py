@@ -23,10 +23,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "adopt",
         "say which batch at the provider one of ours is",
         decides=True,
-        description="For a batch in doubt (submitting) or lost, or one that is not shown since its connection "
-        "was changed: look at the provider's batch with the connection of ours, and take it for ours. Refused where its metadata or its number of "
-        "requests says otherwise, or, where there is no metadata and it has ended, its rows do. "
-        "Sends nothing, pays nothing.",
+        description="For a batch in doubt (submitting) or lost, or one that is not shown since its "
+        "connection was changed: look at the provider's batch with the connection of ours, and take it for "
+        "ours. Refused where its metadata or its number of requests says otherwise, or, where there is no "
+        "metadata and it has ended, its rows do. Sends nothing, pays nothing.",
     )
     add_batch(parser)
     parser.add_argument(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_batch_llm.core.by_hand import Declined, abandon_doubt, abandon_running, adopt
+from airflow_batch_llm.core.by_hand import Declined, abandon_doubt, abandon_running, adopt, cancel
 from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState, RemoteBatch, ResultFile
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.purge import delete_at_provider
@@ -373,6 +373,16 @@ def test_no_batch_is_adopted_in_place_of_one_that_its_own_place_has(marked: Benc
     running(marked)
     with pytest.raises(Declined, match="only one in doubt or lost"):
         decide(marked, adopt, "batch_other")
+
+
+def test_a_cancel_that_does_not_reach_a_batch_says_why(marked: Bench, other: ServerSince) -> None:
+    running(marked)
+
+    async def stop(engine: Any) -> Any:
+        return await cancel(lambda conn_id: engine.tools, marked.ledger, marked.job(), **DECIDED)
+
+    assert other_account(marked, other).call(stop).failed == {only(marked).batch_id: "BLLM-001"}
+    assert marked.call(stop).asked == [only(marked).batch_id]
 
 
 # -- a purge ---------------------------------------------------------------------------------------
