@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from airflow_batch_llm.core.model import Batch, BatchState, JobState
+from airflow_batch_llm.core.model import Batch, BatchState, JobState, RemoteStatus
 from airflow_batch_llm.storage.ledger import SqlLedger
 from tests.integration.cli.conftest import SQLITE
 from tests.integration.storage.ledgers import (
@@ -65,12 +65,12 @@ def test_a_batch_is_adopted_only_where_it_is_in_doubt_or_lost(ledger: SqlLedger,
 
 @SQLITE
 @pytest.mark.parametrize("state", BatchState)
-def test_a_batch_is_written_off_unless_it_is_in_doubt_or_to_be_read(
+def test_a_batch_is_written_off_unless_it_is_in_doubt_or_was_withdrawn(
     ledger: SqlLedger, state: BatchState
 ) -> None:
     batch = batch_in(ledger, state)
     off = ledger.write_off(batch, reconciled(missing=10), error_code="abandoned", **WHO)
-    refused = {BatchState.SUBMITTING, BatchState.ENDED, BatchState.SUPERSEDED}
+    refused = {BatchState.SUBMITTING, BatchState.SUPERSEDED}
     assert (off is None) == (state in refused)
     if off is not None:
         assert (off.state, off.error_code, off.counts) == (
@@ -79,6 +79,13 @@ def test_a_batch_is_written_off_unless_it_is_in_doubt_or_to_be_read(
             {"missing": 10},
         )
         assert actions(ledger, batch.job_id)[-1] == "written_off"
+
+
+@SQLITE
+def test_a_batch_that_has_ended_meanwhile_is_not_written_off_unread(ledger: SqlLedger) -> None:
+    batch = batch_in(ledger, BatchState.SUBMITTED)
+    some(ledger.mark_ended(batch, remote(status=RemoteStatus.DONE)))
+    assert ledger.write_off(batch, reconciled(missing=10), error_code="abandoned", **WHO) is None
 
 
 @SQLITE
