@@ -37,6 +37,8 @@ class _Usage(msgspec.Struct, gc=False):
     output_tokens: int = 0
     input_tokens_details: _InputDetails | None = None
     output_tokens_details: _OutputDetails | None = None
+    prompt_token_details: _InputDetails | None = None  # Mistral, like the next
+    num_cached_tokens: int | None = 0
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -157,12 +159,12 @@ def _said(body: _Body) -> str | None:
 def _typed_usage(usage: _Usage | None) -> Usage:
     if usage is None:
         return NO_USAGE
-    prompt = usage.prompt_tokens_details or usage.input_tokens_details
+    prompt = usage.prompt_tokens_details or usage.input_tokens_details or usage.prompt_token_details
     completion = usage.completion_tokens_details or usage.output_tokens_details
     counts = (
         usage.prompt_tokens or usage.input_tokens,
         usage.completion_tokens or usage.output_tokens,
-        (prompt.cached_tokens or 0) if prompt is not None else 0,
+        (prompt.cached_tokens if prompt is not None else 0) or usage.num_cached_tokens or 0,
         (prompt.cache_write_tokens or 0) if prompt is not None else 0,
         (completion.reasoning_tokens or 0) if completion is not None else 0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_batch_llm.core.model import Usage
@@ -12,20 +13,28 @@ NO_USAGE = Usage()
 
 
 def loose_usage(usage: Any) -> Usage:
-    """Return the counts of a ``usage`` object; what is missing or no number counts as 0."""
+    """Return the counts of a ``usage`` object; what is missing or no number counts as 0.
+
+    Mistral names what came from its cache in up to three places.
+    """
     if not isinstance(usage, dict):
         return NO_USAGE
-    prompt = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    completion = usage.get("completion_tokens_details") or usage.get("output_tokens_details")
+    prompt = _first(usage, "prompt_tokens_details", "input_tokens_details", "prompt_token_details")
+    completion = _first(usage, "completion_tokens_details", "output_tokens_details")
     prompt = prompt if isinstance(prompt, dict) else {}
     completion = completion if isinstance(completion, dict) else {}
     return Usage(
-        input=_tokens(usage.get("prompt_tokens", usage.get("input_tokens"))),
-        output=_tokens(usage.get("completion_tokens", usage.get("output_tokens"))),
-        cached=_tokens(prompt.get("cached_tokens")),
+        input=_tokens(_first(usage, "prompt_tokens", "input_tokens")),
+        output=_tokens(_first(usage, "completion_tokens", "output_tokens")),
+        cached=_tokens(prompt.get("cached_tokens")) or _tokens(usage.get("num_cached_tokens")),
         cache_write=_tokens(prompt.get("cache_write_tokens")),
         reasoning=_tokens(completion.get("reasoning_tokens")),
     )
+
+
+def _first(usage: Mapping[str, Any], *names: str) -> Any:
+    """Return the first of the members that says something."""
+    return next((usage[name] for name in names if usage.get(name)), None)
 
 
 def whole(value: Any) -> int | None:

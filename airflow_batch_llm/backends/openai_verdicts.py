@@ -245,6 +245,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         Part.CODE,
+        ("data_residency_mismatch",),
+        Verdict.BAD_REQUEST,
+        "the request names what is kept in another region",
+        "OpenAI, responses",
+    ),
+    Rule(
+        Part.CODE,
         ("failed_to_download_image",),
         Verdict.SERVER_ERROR,
         "a picture's host did not give it; later it may",
@@ -290,6 +297,13 @@ RULES: tuple[Rule, ...] = (
         ("invalid_request_error", "validation_error", "not_found_error"),
         Verdict.BAD_REQUEST,
         "the request is at fault",
+    ),
+    Rule(
+        Part.TYPE,
+        ("conflict_error",),
+        Verdict.SERVER_ERROR,
+        "a conflict of theirs; later it may pass",
+        "Anthropic",
     ),
     Rule(
         Part.TYPE,

@@ -248,6 +248,10 @@ def test_a_line_without_an_id_joins_to_nothing() -> None:
             },
             Usage(5, 2),
         ),
+        (
+            {"prompt_tokens": None, "completion_tokens": None, "input_tokens": 5, "output_tokens": 2},
+            Usage(5, 2),
+        ),
     ],
 )
 def test_usage_is_counted_however_it_is_written(usage: Any, expected: Usage) -> None:

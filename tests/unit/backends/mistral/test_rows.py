@@ -35,6 +35,28 @@ def test_an_answer_is_read_with_its_tokens() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("prompt_tokens", [7, "7"])  # the text takes the general way
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"num_cached_tokens": 4},
+        {"prompt_token_details": {"cached_tokens": 4}},
+        {"prompt_tokens_details": {"cached_tokens": 4}, "num_cached_tokens": 4},
+        {
+            "prompt_tokens_details": None,
+            "prompt_token_details": {"cached_tokens": 4},
+            "num_cached_tokens": None,
+        },
+    ],
+)
+def test_what_came_from_a_cache_is_counted_wherever_it_is_told(
+    told: dict[str, Any], prompt_tokens: Any
+) -> None:
+    body = answer({"role": "assistant", "content": "Hi"})
+    body["usage"] = {**USAGE, **told, "prompt_tokens": prompt_tokens}
+    assert decoded(body).usage == Usage(7, 2, cached=4)
+
+
 def test_what_a_model_thought_is_not_its_answer() -> None:
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     row = decoded(answer({"content": [thought, {"type": "text", "text": "Four"}]}))
