@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cancel": ("airflow_batch_llm.cli.cancel", "halt a job and cancel its batches"),
     "adopt": ("airflow_batch_llm.cli.adopt", "say which batch at the provider one of ours is"),
     "abandon": ("airflow_batch_llm.cli.abandon", "give a batch up: its rows are sent again"),
+    "hand-in": ("airflow_batch_llm.cli.hand_in", "bring results of a batch that cannot be fetched"),
     "accept": ("airflow_batch_llm.cli.accept", "take a job as it is"),
     "holds": ("airflow_batch_llm.cli.holds", "list the connections that are held"),
     "hold": ("airflow_batch_llm.cli.hold", "send nothing with a connection until it is released"),

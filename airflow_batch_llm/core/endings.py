@@ -95,6 +95,14 @@ def ending_of(batch: Batch, remote: RemoteBatch) -> Ending:
     return Ending(Verdict.MISSING, "missing", {})
 
 
+def ending_as_noted(batch: Batch) -> Ending:
+    """Decide the same from what the ledger knows, where the provider does not show the batch any more."""
+    noted = batch.provider_status or ""
+    status = RemoteStatus(noted) if noted in set(RemoteStatus) else RemoteStatus.UNKNOWN
+    errors = (BatchError(batch.error_code),) if batch.error_code else ()
+    return ending_of(batch, RemoteBatch(batch.provider_batch_id or "", status, noted, errors=errors))
+
+
 def refusal_of(batch: Batch, error: LinesRefused) -> Ending:
     """Decide what it means that the provider refused all requests of a batch before it made one."""
     named = [BatchError(line.code or error.reason, line.line, message=line.message) for line in error.lines]

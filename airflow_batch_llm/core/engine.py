@@ -352,7 +352,8 @@ class Engine:
         :param codes: only letters with one of these codes; empty for all.
         :param only_exhausted: only letters whose rows ran out of attempts.
         :param job_timeout: new bound of the job, seconds from now; None leaves the bound it has.
-        :raises InputError: the job is not settled yet, or is halted for results that are not to be had.
+        :raises InputError: the job is not settled yet, or is halted for results that are not to be had, or
+            results that a person brought have not been read.
         :raises JobPurged: its requests or answers are gone.
         """
         job = self._existing()
@@ -366,6 +367,10 @@ class Engine:
                 raise InputError(f"job {job.job_id} is still {job.state}: re-drive it when it has settled")
             self._take_up(job, mark, actor=actor, reason=reason, job_timeout=job_timeout)
             return 0
+        if self._unread(job):
+            raise InputError(
+                f"results of job {job.job_id} were handed in and are not read yet: clear its dead_letter task"
+            )
         key = f"redrive:{mark}"
         chosen = frozenset(codes)
         planned, pinned = redrive(
@@ -399,7 +404,7 @@ class Engine:
         if job.state is JobState.HALTED and (lacking := not_to_be_had(ledger, job)):
             raise InputError(
                 f"job {job.job_id} is halted: the results of batch {lacking[0].batch_id} were paid for and "
-                "are not to be had (BLLM-031). `batch-llm adopt` or `abandon` it first"
+                "are not to be had (BLLM-031). `batch-llm hand-in`, `adopt` or `abandon` it first"
             )
         self._hurry_probe(actor, reason)
         deadline = ledger.now() + job_timeout if job_timeout is not None else None

@@ -11,7 +11,7 @@ import msgspec
 
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.model import Batch, Outcome, Request
-from airflow_batch_llm.core.ports import Workspace
+from airflow_batch_llm.core.ports import FileInfo, Workspace
 from airflow_batch_llm.exceptions import WorkspaceError
 
 T = TypeVar("T")
@@ -146,6 +146,15 @@ def batch_folder(root: str, batch: Batch) -> str:
 def raw_path(root: str, batch: Batch, kind: str) -> str:
     """Return the provider's bytes, as received."""
     return f"{batch_folder(root, batch)}/raw/{kind}.jsonl"
+
+
+def raw_entry(root: str, path: str, kind: str, file_id: str, info: FileInfo) -> dict[str, Any]:
+    """Return what the ledger says of a raw file.
+
+    :param file_id: whose copy it is at the provider; "" where that is not known.
+    """
+    name = path.removeprefix(f"{root}/")
+    return {"kind": kind, "file_id": file_id, "path": name, "bytes": info.size, "sha256": info.sha256}
 
 
 def outcomes_path(root: str, batch: Batch, sha256: str) -> str:

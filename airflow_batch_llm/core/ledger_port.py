@@ -300,6 +300,26 @@ class Ledger(Protocol):
         of a job that was ``accepted``, only while nobody has changed it since."""
         ...
 
+    def hand_in(
+        self,
+        batch: Batch,
+        files: Sequence[Mapping[str, Any]],
+        *,
+        job: Job,
+        remote: RemoteBatch | None,
+        error_code: str | None,
+        actor: str,
+        reason: str,
+    ) -> Batch | None:
+        """``submitted|ended|lost|reconciled -> ended``: a person brought the result files; what was judged of
+        it before goes. Of a batch that is lost or was judged, only while nobody has changed the job, and its
+        plan is pinned; the job's version rises.
+
+        :param files: all raw files of the batch from now on.
+        :param remote: how the batch ended, as the provider shows it; None: as the ledger knows it.
+        """
+        ...
+
     def record_duplicate(
         self, batch: Batch, remote: RemoteBatch, attempt: int, *, place: Place | None = None
     ) -> Batch:

@@ -60,6 +60,11 @@ def refuse_unsettled(ledger: Ledger, job: Job, *, force: bool = False) -> None:
     :raises Declined: something is, or may be.
     """
     if job.state is JobState.SETTLED:
+        for batch in ledger.batches(job.job_id, states=[BatchState.ENDED]):
+            raise Declined(
+                f"results of batch {batch.batch_id} were handed in after its job had settled, and were not "
+                "read yet: clear the dead_letter task first"
+            )
         return
     if job.state is not JobState.HALTED:
         raise Declined(f"job {job.job_id} is {job.state}: purge it when it has settled")

@@ -1,14 +1,20 @@
-"""reconcile: ended -> reconciled. Every request of the batch gets exactly one outcome."""
+"""reconcile: ended -> reconciled. Every request of the batch gets exactly one outcome.
+
+The provider's files are fetched, or a person has brought them (:mod:`~airflow_batch_llm.core.by_hand`).
+"""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from airflow_batch_llm.core.doubts import claim, seek_strays
-from airflow_batch_llm.core.endings import QUEUE_CODES, RESULTS_GONE, ending_of
-from airflow_batch_llm.core.files import raw_path
+from airflow_batch_llm.core.endings import QUEUE_CODES, RESULTS_GONE, Ending, ending_as_noted, ending_of
+from airflow_batch_llm.core.files import raw_entry, raw_path
+from airflow_batch_llm.core.handed_files import hint
 from airflow_batch_llm.core.holds import account_rows, rows_work
 from airflow_batch_llm.core.judging import judge_batch
 from airflow_batch_llm.core.model import (
@@ -26,10 +32,19 @@ from airflow_batch_llm.core.places import is_it, refuse_moved
 from airflow_batch_llm.core.spec import Later
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Verdict
-from airflow_batch_llm.exceptions import NotFound, ProviderError, Unreachable
+from airflow_batch_llm.exceptions import (
+    AuthError,
+    ConfigurationError,
+    NotFound,
+    ProviderError,
+    TransferError,
+    Unreachable,
+)
 
 #: Halt code of rows, or of a batch, that blame the account.
 _ACCOUNT = "BLLM-021"
+#: Event: results did not come whole.
+NOT_FETCHED = "results_not_fetched"
 
 
 async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
@@ -43,6 +58,9 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     :raises ConfigurationError: the batch or a file of it is not there, and its connection names another
         server or account by now.
     """
+    if batch.files:
+        await _reconcile_handed_in(tools, job, batch, template)
+        return None
     later = _while_reads_lag(tools, batch)
     remote = await _look_again(tools, batch)
     if remote is None and _is_unread(tools, batch):
@@ -52,7 +70,8 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     if remote is not None and not remote.status.terminal:
         raise Unreachable(f"batch {batch.batch_id} had ended and is now shown as {remote.raw_status}")
     if batch.provisional and remote is not None:
-        claimed = await claim(tools, batch, remote)
+        with _way_out_told(tools, batch):
+            claimed = await claim(tools, batch, remote)
         if claimed is None:
             return None
         batch = claimed
@@ -66,12 +85,49 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     if remote is not None and files is not None:
         ending = ending_of(batch, remote)
     elif not _is_unread(tools, batch):
-        return None  # somebody else has read it meanwhile, and deleted the provider's copy
+        return None  # somebody has read it meanwhile, and deleted the provider's copy, or brought its results
     elif later is not None:
         return later
     else:
         refuse_moved(tools, batch)
         files, ending = [], RESULTS_GONE
+    judged = _judge(tools, job, batch, template, files, ending)
+    if judged and remote is not None and told:
+        await _clean_up(tools, batch, remote)
+    tools.fault("reconcile.after_reconciled")
+    return None
+
+
+async def _reconcile_handed_in(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> None:
+    """Judge the files that a person brought. Nothing is fetched; the provider is only asked how the batch
+    ended, and where it does not say, the ledger does.
+
+    The provider keeps its results: they may hold rows that the person's files lack.
+    """
+    try:
+        remote = await _look_again(tools, batch) if batch.provider_batch_id else None
+    except (AuthError, ConfigurationError) as error:
+        log.warning("batch %s: the provider cannot be asked how it ended (%s)", batch.batch_id, error.code)
+        remote = None
+    if batch.kind is BatchKind.PRIMARY and batch.attempt > 1:
+        await seek_strays(tools, job, batch)
+    shown = remote is not None and remote.status.terminal
+    ending = ending_of(batch, remote) if remote is not None and shown else ending_as_noted(batch)
+    judged = _judge(tools, job, batch, template, batch.files, ending)
+    if judged and remote is not None and shown and not batch.provisional:
+        await _delete(tools, batch, [_own_input(tools, batch, remote)])
+    tools.fault("reconcile.after_reconciled")
+
+
+def _judge(
+    tools: Tools,
+    job: Job,
+    batch: Batch,
+    template: RequestTemplate,
+    files: Sequence[Mapping[str, Any]],
+    ending: Ending,
+) -> bool:
+    """Write the outcomes, halt the job where they say so, and note them; says whether they stand."""
     tools.fault("reconcile.before_outcomes")
     result, halts = judge_batch(tools, job, batch, template, files, ending)
     code = ending.halt or (_ACCOUNT if halts else None)
@@ -85,10 +141,7 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     tools.fault("reconcile.before_reconciled")
     reconciled = tools.ledger.mark_reconciled(batch, result)
     rows_work(tools, batch, result.counts)
-    if reconciled is not None and remote is not None and told:
-        await _clean_up(tools, batch, remote)
-    tools.fault("reconcile.after_reconciled")
-    return None
+    return reconciled is not None
 
 
 async def _look_again(tools: Tools, batch: Batch) -> RemoteBatch | None:
@@ -117,19 +170,22 @@ def _while_reads_lag(tools: Tools, batch: Batch) -> Later | None:
 
 def _is_unread(tools: Tools, batch: Batch) -> bool:
     now = tools.ledger.get_batch(batch.batch_id)
-    return now is not None and now.state is BatchState.ENDED
+    return now is not None and now.state is BatchState.ENDED and now.files == batch.files
 
 
 async def _clean_up(tools: Tools, batch: Batch, remote: RemoteBatch) -> None:
     """Delete the provider's copies of what the workspace holds now; result files only where they would
     otherwise stay for ever. What cannot be deleted is litter, not a fault of the job."""
-    backend = tools.backend_of(batch)
     litter = [_own_input(tools, batch, remote)]
-    if not backend.files_expire:
+    if not tools.backend_of(batch).files_expire:
         litter += [file.file_id for file in remote.files]
-    for file_id in filter(None, litter):
+    await _delete(tools, batch, litter)
+
+
+async def _delete(tools: Tools, batch: Batch, file_ids: Iterable[str | None]) -> None:
+    for file_id in filter(None, file_ids):
         try:
-            await backend.delete_file(file_id)
+            await tools.backend_of(batch).delete_file(file_id)
         except ProviderError as error:
             log.warning("batch %s: file %s could not be deleted (%s)", batch.batch_id, file_id, error.code)
 
@@ -165,35 +221,44 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
     """Store every result file as received; returns what the ledger says about each.
 
     None where a file with answers is gone.
+
+    :raises TransferError, Unreachable: one does not come whole. That, and what a person can do, is noted.
     """
     answers = remote.status is RemoteStatus.DONE or remote.counts.get("completed", 0) > 0
-    known = {str(file["file_id"]): dict(file) for file in batch.files}
     stored = []
     for number, file in enumerate(remote.files):
         kind = file.kind if [f.kind for f in remote.files].count(file.kind) == 1 else f"{file.kind}-{number}"
         path = raw_path(tools.root, batch, kind)
-        if file.file_id not in known:
-            with tempfile.TemporaryDirectory(prefix="batch-llm-download-") as folder:
-                local = Path(folder) / "raw.jsonl"
-                try:
+        with tempfile.TemporaryDirectory(prefix="batch-llm-download-") as folder:
+            local = Path(folder) / "raw.jsonl"
+            try:
+                with _way_out_told(tools, batch):
                     await tools.backend_of(batch).download(remote, file, local)
-                except NotFound:
-                    refuse_moved(tools, batch)
-                    if answers and file.kind == "output":
-                        return None
-                    log.warning("batch %s: its %s file is gone", batch.batch_id, file.kind)
-                    continue
-                tools.fault("reconcile.before_raw")
-                info = tools.workspace.put_file(path, local)
-            known[file.file_id] = {
-                "kind": file.kind,
-                "file_id": file.file_id,
-                "path": path.removeprefix(tools.root + "/"),
-                "bytes": info.size,
-                "sha256": info.sha256,
-            }
-        stored.append(known[file.file_id])
+            except NotFound:
+                refuse_moved(tools, batch)
+                if answers and file.kind == "output":
+                    return None
+                log.warning("batch %s: its %s file is gone", batch.batch_id, file.kind)
+                continue
+            tools.fault("reconcile.before_raw")
+            info = tools.workspace.put_file(path, local)
+        stored.append(raw_entry(tools.root, path, file.kind, file.file_id, info))
     return stored
+
+
+@contextmanager
+def _way_out_told(tools: Tools, batch: Batch) -> Iterator[None]:
+    """Say in an error, and once as an event, how results get in that nobody but a person can fetch."""
+    try:
+        yield
+    except (TransferError, Unreachable) as error:
+        way = f"If it fails again and again: {hint(batch)}"
+        error.args = (f"{error.args[0]}. {way}", *error.args[1:])
+        told = [e.action for e in tools.ledger.events(batch.job_id) if e.batch_id == batch.batch_id]
+        if NOT_FETCHED not in told:
+            reason = f"{error.code}. {way}"
+            tools.ledger.add_event(batch.job_id, NOT_FETCHED, batch_id=batch.batch_id, reason=reason)
+        raise
 
 
 def ended_without_running(batch: Batch) -> bool:

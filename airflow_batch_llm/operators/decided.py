@@ -26,7 +26,7 @@ DECISIONS = "decisions"
 GREEN = "green"
 
 #: Events of decisions. ``round_pinned`` by a person is a re-drive, ``letters_moved`` a discard.
-_ACTIONS = frozenset({"accepted", "resumed", "cancel_decided", "round_pinned", "letters_moved"})
+_ACTIONS = frozenset({"accepted", "resumed", "cancel_decided", "handed_in", "round_pinned", "letters_moved"})
 
 
 def decisions(events: list[Event]) -> int:

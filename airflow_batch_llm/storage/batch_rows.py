@@ -42,6 +42,7 @@ def submitted_values(
         "submitted_at": clock(),
         "ended_at": None,
         "error_code": None,
+        "files": json_text([]),
         "provisional": provisional or None,
         **place_values(place),
     }
@@ -89,11 +90,20 @@ def keep_job_still(connection: Connection, job_id: str) -> int | None:
 def update_batch(
     connection: Connection, batch: Batch, expect: BatchState, values: Mapping[str, Any], *also: Any
 ) -> bool:
-    """The compare-and-set: only while the state is as expected and the attempt that of ``batch``."""
+    """The compare-and-set: only while the state is as expected, and attempt and files those of ``batch``.
+
+    Files tell a batch whose results a person has brought from what it was before, in the same state.
+    """
     t = batch_table.c
     changed = connection.execute(
         update(batch_table)
-        .where(t.batch_id == batch.batch_id, t.state == expect.value, t.attempt == batch.attempt, *also)
+        .where(
+            t.batch_id == batch.batch_id,
+            t.state == expect.value,
+            t.attempt == batch.attempt,
+            t.files == json_text([dict(file) for file in batch.files]),
+            *also,
+        )
         .values(**values, updated_at=clock())
     )
     return changed.rowcount == 1
@@ -108,7 +118,8 @@ def existing_batch(connection: Connection, batch_id: str) -> Batch:
 def free_provisional(connection: Connection, provider_batch_id: str, *, owner: str) -> None:
     """Put every batch back into doubt that was provisionally taken for what is now known to be another's.
 
-    One that was judged stays as it is: its rows are a person's matter by then.
+    One that was judged, or whose results a person has brought, stays as it is: its rows are a person's matter
+    by then.
 
     :param owner: our id of the batch that it is.
     """
@@ -118,6 +129,7 @@ def free_provisional(connection: Connection, provider_batch_id: str, *, owner: s
         t.provisional.is_(True),
         t.batch_id != owner,
         t.state != BatchState.RECONCILED.value,
+        t.files == json_text([]),
     )
     for row in connection.execute(holders).mappings().all():
         holder = batch_from(row)

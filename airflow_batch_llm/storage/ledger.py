@@ -1,13 +1,14 @@
 """The ledger: all jobs, batches, dead letters and events in the user's own SQL database.
 
 Every change is a named method with one compare-and-set and its event, in one short transaction:
-jobs in ``ledger_jobs.py``, batches in ``ledger_batches.py`` and ``ledger_doubts.py``, dead letters in
-``ledger_letters.py``, held connections in ``ledger_holds.py``, answers for later jobs in
-``ledger_reuse.py``, purges in ``ledger_purge.py``.
+jobs in ``ledger_jobs.py``, batches in ``ledger_batches.py``, ``ledger_doubts.py`` and
+``ledger_decisions.py``, dead letters in ``ledger_letters.py``, held connections in ``ledger_holds.py``,
+answers for later jobs in ``ledger_reuse.py``, purges in ``ledger_purge.py``.
 """
 
 from __future__ import annotations
 
+from airflow_batch_llm.storage.ledger_decisions import DecisionTransitions
 from airflow_batch_llm.storage.ledger_doubts import DoubtTransitions
 from airflow_batch_llm.storage.ledger_holds import HoldTransitions
 from airflow_batch_llm.storage.ledger_jobs import JobTransitions
@@ -17,7 +18,13 @@ from airflow_batch_llm.storage.ledger_reuse import BoughtAnswers
 
 
 class SqlLedger(
-    JobTransitions, DoubtTransitions, LetterTransitions, HoldTransitions, BoughtAnswers, PurgeTransitions
+    JobTransitions,
+    DoubtTransitions,
+    DecisionTransitions,
+    LetterTransitions,
+    HoldTransitions,
+    BoughtAnswers,
+    PurgeTransitions,
 ):
     """The ``Ledger`` of ``core/ledger_port.py`` on SQLite, PostgreSQL, MySQL or MariaDB.
 

@@ -34,23 +34,10 @@ from airflow_batch_llm.storage.ledger_base import LedgerBase, append_event
 from airflow_batch_llm.storage.records import batch_from, clean_text, json_text, usage_values
 from airflow_batch_llm.storage.schema import batch as batch_table
 from airflow_batch_llm.storage.schema import job as job_table
-from airflow_batch_llm.storage.schema import meta
 from airflow_batch_llm.storage.types import clock
 
 _CAN_BE_PUT_BACK = frozenset(
     {BatchState.UPLOADED, BatchState.SUBMITTING, BatchState.SUBMITTED, BatchState.ENDED}
-)
-
-_CAN_BE_ADOPTED = frozenset({BatchState.SUBMITTING, BatchState.LOST})
-_CAN_BE_WRITTEN_OFF = frozenset(
-    {
-        BatchState.PLANNED,
-        BatchState.UPLOADED,
-        BatchState.SUBMITTED,
-        BatchState.ENDED,
-        BatchState.LOST,
-        BatchState.RECONCILED,
-    }
 )
 
 
@@ -247,7 +234,8 @@ class BatchTransitions(LedgerBase):
     def mark_ended(self, batch: Batch, remote: RemoteBatch) -> Batch | None:
         """``submitted -> ended`` with the provider's status, ``error_code`` from its first error.
 
-        ``files`` stays empty: it lists what the workspace holds, and nothing has been fetched yet.
+        ``files`` stays empty: it lists what the workspace holds, and nothing has been fetched yet. What it
+        lists in this state, a person has brought.
         """
         values = {
             "state": BatchState.ENDED.value,
@@ -321,82 +309,6 @@ class BatchTransitions(LedgerBase):
         with reading(self.engine) as connection:
             found = connection.execute(query.order_by(batch_table.c.batch_id)).mappings()
             return [batch_from(row) for row in found]
-
-    def adopt(
-        self,
-        batch: Batch,
-        remote: RemoteBatch,
-        *,
-        actor: str,
-        reason: str,
-        provisional: bool = False,
-        place: Place | None = None,
-        moved: bool = False,
-    ) -> Batch | None:
-        """``submitting|lost -> submitted``: a person says which batch at the provider it is; also in place
-        of what was adopted provisionally.
-
-        None as well where another batch, of whatever job, has this id for certain.
-
-        :param provisional: its rows are still to say so.
-        :param place: where the batch is.
-        :param moved: ``submitted|ended -> submitted`` as well: its connection names another place by now,
-            where it may go by another id.
-        """
-        values = submitted_values(remote, provisional=provisional, place=place)
-        known = batch.provisional or (moved and batch.state in UNSURE)
-        if batch.state not in _CAN_BE_ADOPTED and not known:
-            return None
-        t = batch_table.c
-        taken = select(t.batch_id).where(
-            t.provider_batch_id == remote.id, t.batch_id != batch.batch_id, t.provisional.is_not(True)
-        )
-        # Two adoptions of one id into two batches wait for each other here.
-        lock = select(meta.c.value).where(meta.c.name == "namespace").with_for_update()
-        with writing(self.engine) as connection:
-            connection.execute(lock).all()
-            if connection.execute(taken).first() is not None:
-                return None
-            if not update_batch(connection, batch, batch.state, values):
-                return None
-            text = f"provider batch {remote.id}: {reason}"
-            append_event(
-                connection, batch.job_id, "adopted", batch_id=batch.batch_id, actor=actor, reason=text
-            )
-            if not provisional:
-                # A person's word alone takes it from no other batch: the rows may say that it is that one's.
-                free_provisional(connection, remote.id, owner=batch.batch_id)
-            return existing_batch(connection, batch.batch_id)
-
-    def write_off(
-        self,
-        batch: Batch,
-        result: Reconciled,
-        *,
-        error_code: str | None,
-        actor: str,
-        reason: str,
-        accepted: Job | None = None,
-    ) -> Batch | None:
-        """``planned|uploaded|submitted|ended|lost|reconciled -> reconciled``: outcomes that a person decided.
-
-        From the very state, and the very outcomes, that ``batch`` shows.
-
-        :param accepted: the job that was accepted; only while nobody has changed it since.
-        """
-        if batch.state not in _CAN_BE_WRITTEN_OFF:
-            return None
-        t = batch_table.c
-        same = t.outcomes_sha256 == batch.outcomes_sha256
-        also = (same,) if batch.state is BatchState.RECONCILED else ()
-        closed = {"not_before": None, "error_code": error_code, "provisional": None}
-        if batch.provisional:
-            # Nobody knows that it was this one: what the create call came to is looked for all the same.
-            closed["provider_batch_id"] = None
-        values = {**reconciled_values(result), **closed}
-        return self._move_batch(
-            batch, batch.state, values, "written_off", *also, reason=reason, actor=actor, of=accepted
-        )
 
     def record_duplicate(
         self, batch: Batch, remote: RemoteBatch, attempt: int, *, place: Place | None = None

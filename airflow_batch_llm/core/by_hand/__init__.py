@@ -16,6 +16,7 @@ from airflow_batch_llm.core.by_hand.adopting import adopt
 from airflow_batch_llm.core.by_hand.cancelling import Cancelled, cancel
 from airflow_batch_llm.core.by_hand.decisions import ABANDONED, ONE_TASK, Declined, NotYet
 from airflow_batch_llm.core.by_hand.giving_up import abandon_doubt, abandon_results, abandon_running
+from airflow_batch_llm.core.by_hand.handing_in import HandedIn, hand_in
 from airflow_batch_llm.core.by_hand.lacking import not_to_be_had
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Acceptance",
     "Cancelled",
     "Declined",
+    "HandedIn",
     "NotYet",
     "abandon_doubt",
     "abandon_results",
@@ -32,6 +34,7 @@ __all__ = [
     "accepted_halt",
     "adopt",
     "cancel",
+    "hand_in",
     "not_to_be_had",
     "settle_accepted",
     "what_runs",

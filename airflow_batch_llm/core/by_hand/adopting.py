@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_batch_llm.core.by_hand.decisions import Declined
+from airflow_batch_llm.core.by_hand.decisions import Declined, refuse_handed_in
 from airflow_batch_llm.core.doubts import token
 from airflow_batch_llm.core.ids import META_JOB, META_TOKEN
 from airflow_batch_llm.core.ledger_port import Ledger
@@ -27,6 +27,7 @@ async def adopt(
     :raises Declined: it cannot be, or not now.
     :raises ProviderError: the provider cannot be asked.
     """
+    refuse_handed_in(batch)
     sent = batch.state in (BatchState.SUBMITTED, BatchState.ENDED)
     elsewhere = sent and moved(tools, batch) is not None
     can_be = batch.state in (BatchState.SUBMITTING, BatchState.LOST) or batch.provisional or elsewhere

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_batch_llm.core.by_hand.decisions import ABANDONED, Declined, NotYet
+from airflow_batch_llm.core.by_hand.decisions import ABANDONED, Declined, NotYet, refuse_handed_in
 from airflow_batch_llm.core.by_hand.lacking import not_to_be_had
 from airflow_batch_llm.core.by_hand.outcomes import write_outcomes
 from airflow_batch_llm.core.doubts import MAY_BE_OURS, ask_to_cancel, leave_doubt, resolve_doubt
 from airflow_batch_llm.core.files import iter_requests
 from airflow_batch_llm.core.ledger_port import Ledger
-from airflow_batch_llm.core.model import Batch, BatchState, Job, Outcome
+from airflow_batch_llm.core.model import Batch, BatchState, Job, Outcome, RemoteStatus
 from airflow_batch_llm.core.places import is_it, moved
 from airflow_batch_llm.core.ports import Workspace
 from airflow_batch_llm.core.tools import Tools
@@ -108,6 +108,7 @@ async def abandon_running(
     :raises NotYet: the provider was asked to cancel it and may still do so.
     :raises ProviderError: the provider cannot be asked.
     """
+    refuse_handed_in(batch)
     if batch.provisional:
         return await _abandon_provisional(tools, job, batch, actor=actor, reason=reason, pay_again=pay_again)
     if (what := moved(tools, batch)) is not None and not await _can_be_had(tools, batch):
@@ -135,15 +136,22 @@ async def abandon_running(
     now = tools.ledger.now()
     left = (asked_at if asked_at is not None else now) + CANCEL_PATIENCE - now
     if left > 0:
-        raise NotYet(
-            f"{shown} and was asked to cancel; that can take minutes. Where it ends, the job's tasks read "
-            f"what it brought. If it has not ended in {left:.0f} s, run this again"
-        )
-    # The call may have ended it: whoever noted the cancel before may not have come to ask for it.
-    remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
+        raise _asked(shown, left)
+    # Whoever noted the cancel before may not have come to ask for it: then this call was the first, and may
+    # have ended the batch, or begun to.
+    before, remote = remote, await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
     if remote.status.terminal:
         raise Declined(f"batch {batch.batch_id} has ended now: the job's tasks read what it brought")
+    if remote.status is RemoteStatus.CANCELLING and before.status is not RemoteStatus.CANCELLING:
+        raise _asked(shown, CANCEL_PATIENCE)
     return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
+
+
+def _asked(shown: str, left: float) -> NotYet:
+    return NotYet(
+        f"{shown} and was asked to cancel; that can take minutes. Where it ends, the job's tasks read "
+        f"what it brought. If it has not ended in {left:.0f} s, run this again"
+    )
 
 
 async def _can_be_had(tools: Tools, batch: Batch) -> bool:
