@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pytest_mock import MockerFixture
 
 from airflow_batch_llm.core.by_hand import (
     Cancelled,
     Declined,
+    NotYet,
     abandon_results,
     abandon_running,
     accepted_halt,
@@ -20,7 +22,7 @@ from airflow_batch_llm.core.by_hand import (
 from airflow_batch_llm.core.drafts import Draft
 from airflow_batch_llm.core.engine import Engine
 from airflow_batch_llm.core.files import iter_outcomes
-from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, Job, JobState
+from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, Job, JobState, RemoteBatch
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import OnDeadline, Until
 from airflow_batch_llm.core.verdicts import Disposition
@@ -160,24 +162,56 @@ def test_a_later_re_drive_does_not_pay_again_for_results_that_are_gone(bench: Ca
 
 
 # -- batches that are given up ---------------------------------------------------------------------
-def test_a_batch_that_the_cancel_call_ends_is_read_and_not_given_up(bench: Callable[..., Bench]) -> None:
-    """Whoever noted long ago that it is to be cancelled died before the provider was asked."""
-    job = bench(texts=TEXTS)
-    job.server.set_scenario({"pace": HALFWAY})
+def noted_long_ago(job: Bench) -> None:
+    """Whoever noted that the batch is to be cancelled died before the provider was asked."""
     submit(job)
-    job.server.wait_until_held()  # the call then ends it at once
+    job.server.wait_until_held()
     assert job.ledger.ask_cancel(job.batches()[0], actor="machine", reason="") is not None
     let_time_pass(job, "cancel_asked_at", "batch_llm_batch")
 
+
+def test_a_batch_that_the_cancel_call_ends_is_read_and_not_given_up(
+    bench: Callable[..., Bench], mocker: MockerFixture
+) -> None:
+    job = bench(texts=TEXTS)
+    job.server.set_scenario({"pace": HALFWAY})
+    noted_long_ago(job)
+
     async def give_up(engine: Engine) -> Batch:
+        backend = engine.tools.backend
+        ask = backend.cancel
+
+        async def ask_and_wait(batch_id: str) -> RemoteBatch:
+            remote = await ask(batch_id)
+            while not remote.status.terminal:  # the server ends it in a moment, as it is held
+                remote = await backend.retrieve(batch_id)
+            return remote
+
+        mocker.patch.object(backend, "cancel", ask_and_wait)
         batch = job.batches()[0]
         return await abandon_running(engine.tools, job.job(), batch, actor="ann", reason="", pay_again=True)
 
     with pytest.raises(Declined, match="has ended"):
         job.call(give_up)
+    mocker.stopall()
     job.server.set_scenario({})
     assert job.run().counts["answered"] == 6
     assert job.server.summary()["charged"] == 6
+
+
+def test_a_batch_that_is_asked_to_cancel_only_now_gets_its_time(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS)
+    job.server.set_scenario({"pace": HALFWAY | {"cancel_seconds": 3600}})
+    noted_long_ago(job)
+
+    async def give_up(engine: Engine) -> Batch:
+        batch = job.batches()[0]
+        return await abandon_running(engine.tools, job.job(), batch, actor="ann", reason="", pay_again=True)
+
+    with pytest.raises(NotYet, match="900 s"):
+        job.call(give_up)
+    assert job.batches()[0].state is BatchState.SUBMITTED
+    assert job.call(give_up).state is BatchState.RECONCILED  # it was cancelling all the time since
 
 
 # -- accepted jobs ---------------------------------------------------------------------------------
