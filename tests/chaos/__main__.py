@@ -106,7 +106,7 @@ class _Run:
                 Order(kind, f"{fault}#{attempt}-{number}")
                 for kind, faults in missing.items()
                 for fault, hits in faults.items()
-                for number in range(ENOUGH - hits)
+                for number in range((ENOUGH - hits) * (attempt + 1))  # what is rare takes more of them
             )
 
     def mutant(self) -> int:
