@@ -303,15 +303,24 @@ class BatchStore:
         return self._move(batch, ("in_progress",), status="finalizing", finalizing_at=int(time.time()))
 
     def finish(
-        self, connection: sqlite3.Connection, batch: StoredBatch, *, output: str | None, errors: str | None
+        self,
+        connection: sqlite3.Connection,
+        batch: StoredBatch,
+        *,
+        output: str | None,
+        errors: str | None,
+        lost: int = 0,
     ) -> bool:
-        """``finalizing | cancelling -> completed | expired | cancelled``, in the caller's transaction."""
+        """``finalizing | cancelling -> completed | expired | cancelled``, in the caller's transaction.
+
+        :param lost: answers that are no longer counted.
+        """
         status = batch.ending or "completed"
         return (
             connection.execute(
-                f"UPDATE batch SET status = ?, {status}_at = ?, output_file_id = ?, error_file_id = ?"
-                " WHERE id = ? AND status = ?",
-                (status, int(time.time()), output, errors, batch.id, batch.status),
+                f"UPDATE batch SET status = ?, {status}_at = ?, output_file_id = ?, error_file_id = ?,"
+                " completed = completed - ? WHERE id = ? AND status = ?",
+                (status, int(time.time()), output, errors, lost, batch.id, batch.status),
             ).rowcount
             == 1
         )

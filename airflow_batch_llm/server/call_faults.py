@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
+from email.utils import formatdate
 
 import anyio
 from anyio.to_thread import run_sync
 from starlette.requests import Request as HttpRequest
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from airflow_batch_llm.server.envelopes import envelope_of
 from airflow_batch_llm.server.faults import ScenarioStore
@@ -48,8 +50,20 @@ async def _instead(request: HttpRequest, rule: CallRule) -> Response:
     return NoReply()
 
 
+def _retry_after(rule: CallRule) -> dict[str, str]:
+    if rule.retry_after is None:
+        return {}
+    if rule.retry_after_as == "milliseconds":
+        return {"retry-after-ms": f"{rule.retry_after * 1000:.0f}"}
+    if rule.retry_after_as == "date":
+        return {"Retry-After": formatdate(time.time() + rule.retry_after, usegmt=True)}
+    return {"Retry-After": f"{rule.retry_after:g}"}
+
+
 def _error(rule: CallRule, path: str) -> Response:
-    headers = {} if rule.retry_after is None else {"Retry-After": f"{rule.retry_after:g}"}
+    headers = _retry_after(rule)
+    if rule.text:
+        return PlainTextResponse("No.", rule.status, headers)
     if rule.html:
         return HTMLResponse("<html><body>Bad gateway</body></html>", rule.status, headers)
     kind = (

@@ -189,7 +189,7 @@ class Engine:
     def _execute_piece(self, batch: StoredBatch, scenario: Scenario, most: int) -> None:
         lines = self._read(batch, min(most, self._upstream.piece))
         faults = RowFaults(self._db.connection(), batch.scenario, scenario)
-        piece = self._runner(batch, faults).execute(
+        piece = self._runner(batch, scenario, faults).execute(
             batch.rows_done + 1, [line.removesuffix(b"\n") for line in lines]
         )
         self._commit(batch, piece, lines, faults)
@@ -197,14 +197,19 @@ class Engine:
     def _leave_out_piece(self, batch: StoredBatch, code: str, scenario: Scenario) -> None:
         lines = self._read(batch, 1_000)
         faults = RowFaults(self._db.connection(), batch.scenario, scenario)
-        piece = self._runner(batch, faults).leave_out(
+        piece = self._runner(batch, scenario, faults).leave_out(
             batch.rows_done + 1, [line.removesuffix(b"\n") for line in lines], code
         )
         self._commit(batch, piece, lines, faults)
 
-    def _runner(self, batch: StoredBatch, faults: RowFaults) -> RowRunner:
+    def _runner(self, batch: StoredBatch, scenario: Scenario, faults: RowFaults) -> RowRunner:
         return RowRunner(
-            batch, self._dialects[batch.dialect], endpoint_of(batch.endpoint), self._upstream, faults
+            batch,
+            self._dialects[batch.dialect],
+            endpoint_of(batch.endpoint),
+            self._upstream,
+            faults,
+            failures_in_output=scenario.results.failures_in_output,
         )
 
     def _read(self, batch: StoredBatch, most: int) -> list[bytes]:
@@ -244,6 +249,9 @@ class Engine:
     def _finish(self, batch: StoredBatch, scenario: Scenario) -> None:
         """Put the result files in place, then record files and end in one transaction."""
         made: list[tuple[str, str]] = []
+        dialect = self._dialects[batch.dialect]
+        loses = batch.ending == "cancelled" and not dialect.one_file
+        lost = min(scenario.pace.cancel_loses, batch.completed) if loses else 0
         for kind, size in (("output", batch.output_bytes), ("error", batch.error_bytes)):
             empty = scenario.absent_file_id == "empty_file" or (kind == "error" and batch.has_error_file)
             if batch.withheld or (not size and not empty):
@@ -252,12 +260,15 @@ class Engine:
             part = self._part(batch, kind)
             _append(part, size, b"")
             temporary = self._files.new_temporary()
-            write_result_file(part, temporary, scenario.results, self._dialects[batch.dialect])
+            lost_here = lost if kind == "output" else 0
+            write_result_file(part, temporary, scenario.results, dialect, lost=lost_here)
             os.replace(temporary, self._files.path(file_id))
             made.append((kind, file_id))
         ids = dict(made)
         with self._db.write() as connection:
-            if not self._batches.finish(connection, batch, output=ids.get("output"), errors=ids.get("error")):
+            if not self._batches.finish(
+                connection, batch, output=ids.get("output"), errors=ids.get("error"), lost=lost
+            ):
                 return
             if batch.withheld:
                 withhold_charges(connection, batch.seq)

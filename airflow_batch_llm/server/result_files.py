@@ -15,16 +15,18 @@ from airflow_batch_llm.server.wire import Dialect
 _BOM = b"\xef\xbb\xbf"
 
 
-def write_result_file(part: Path, target: Path, wanted: Results, dialect: Dialect) -> None:
+def write_result_file(part: Path, target: Path, wanted: Results, dialect: Dialect, *, lost: int = 0) -> None:
     """Write the finished file of a part. Memory holds one number a row, never the rows.
+
+    :param lost: so many rows, the first ones, are left out.
 
     The same part and wishes give the same bytes, so that a killed server can do it again.
     """
-    if not _is_odd(wanted):
+    if not lost and not _is_odd(wanted):
         shutil.copyfile(part, target)
         return
     with part.open("rb") as source, target.open("wb") as file:
-        offsets = _offsets(source)
+        offsets = _offsets(source)[lost:]
         _order(offsets, wanted)
         if wanted.bom:
             file.write(_BOM)
@@ -43,7 +45,7 @@ def write_result_file(part: Path, target: Path, wanted: Results, dialect: Dialec
 
 
 def _is_odd(wanted: Results) -> bool:
-    return wanted.model_copy(update={"late": 0}) != Results()
+    return wanted.model_copy(update={"late": 0, "failures_in_output": False}) != Results()
 
 
 def _offsets(source: BinaryIO) -> array[int]:

@@ -38,13 +38,21 @@ class RowRunner:
     """Runs the lines of one batch."""
 
     def __init__(
-        self, batch: StoredBatch, dialect: Dialect, endpoint: Endpoint, upstream: Upstream, faults: RowFaults
+        self,
+        batch: StoredBatch,
+        dialect: Dialect,
+        endpoint: Endpoint,
+        upstream: Upstream,
+        faults: RowFaults,
+        *,
+        failures_in_output: bool = False,
     ) -> None:
         self._batch = batch
         self._dialect = dialect
         self._endpoint = endpoint
         self._upstream = upstream
         self._faults = faults
+        self._failures_in_output = failures_in_output
 
     def execute(self, first: int, lines: Sequence[bytes]) -> Piece:
         """Run lines, or the first of them where their answers are long (``Piece.rows``).
@@ -112,7 +120,8 @@ class RowRunner:
         else:
             # Where rows carry no HTTP status, an error with 200 cannot be told from any other.
             good = reply.status == 200 and not (fault == "error_in_200" and self._dialect.one_file)
-            target = piece.output if good or self._dialect.one_file else piece.errors
+            answered = good or (reply.status and self._failures_in_output) or self._dialect.one_file
+            target = piece.output if answered else piece.errors
             target += self._dialect.row(self._batch, row_id(self._batch.id, request.line), request, reply)
             target += b"\n"
             piece.completed += good

@@ -126,8 +126,9 @@ class CallRule(_Strict):
     ``on``: upload, create, retrieve (one batch), list (batches), cancel, download, file, delete, or poll
     (retrieve and list together).
 
-    * ``error``: answers ``status`` (with ``code``; ``retry_after`` seconds as a header; ``html`` bodies) and
-      does nothing. With status 404 it is a batch that "does not exist yet".
+    * ``error``: answers ``status`` (with ``code``; ``retry_after`` seconds as a header, in the form of
+      ``retry_after_as``; ``html`` or plain ``text`` as the body) and does nothing. With status 404 it is a
+      batch that "does not exist yet".
     * ``dropped``: closes the connection and does nothing.
     * ``lost_reply``: does it, then closes the connection without a reply.
     * ``timeout``: does nothing and never answers (the connection stays open for ``seconds`` at most).
@@ -144,7 +145,9 @@ class CallRule(_Strict):
     status: Annotated[int, Field(ge=300, le=599)] = 500
     code: str | None = None
     retry_after: Seconds | None = None
+    retry_after_as: Literal["seconds", "date", "milliseconds"] = "seconds"
     html: bool = False
+    text: bool = False
     at: Annotated[float, Field(ge=0, lt=1)] = 0.5
     seconds: Seconds = 600
 
@@ -152,6 +155,8 @@ class CallRule(_Strict):
     def _fits(self) -> CallRule:
         if self.fault in ("cut", "reset") and self.on != "download":
             raise ValueError(f"fault '{self.fault}' is for on='download' only")
+        if self.html and self.text:
+            raise ValueError("a body is either 'html' or 'text'")
         return self
 
 
@@ -162,6 +167,9 @@ class Pace(_Strict):
         runs the rest. ``POST /admin/release`` ends the wait at once.
     :param cancel_seconds: how long a batch stays ``cancelling``.
     :param cancel_completes: whether a batch that is cancelled while it runs answers all its rows first.
+    :param cancel_loses: so many rows that a cancelled batch had answered stand in neither file, and are no
+        longer counted, as OpenAI was seen to do; none where all rows stand in one file. They stay charged:
+        whether they are is not known.
     :param hidden: the first looks at a new batch that find none (404).
     :param statuses: shown by the first looks at a batch, one each, in place of its real status.
     :param live_counts: whether Anthropic's counts move while a batch runs, as they were seen to do.
@@ -171,6 +179,7 @@ class Pace(_Strict):
     hold_at: Part = 0.5
     cancel_seconds: Seconds = 0
     cancel_completes: bool = False
+    cancel_loses: Annotated[int, Field(ge=0)] = 0
     hidden: Annotated[int, Field(ge=0)] = 0
     statuses: tuple[str, ...] = ()
     live_counts: bool = False
@@ -187,6 +196,8 @@ class Results(_Strict):
     :param crlf, bom, no_last_newline: bytes around the rows.
     :param broken_last_line: half a row at the end.
     :param late: the first looks at an ended batch that show no file ids yet.
+    :param failures_in_output: rows that failed with a status stand in the output file as well as the answers
+        (Morph, vLLM); those that were not executed stay in the error file.
     """
 
     shuffle: int | None = None
@@ -199,6 +210,7 @@ class Results(_Strict):
     no_last_newline: bool = False
     broken_last_line: bool = False
     late: Annotated[int, Field(ge=0)] = 0
+    failures_in_output: bool = False
 
 
 class GeminiQuirks(_Strict):

@@ -13,7 +13,7 @@ from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Settings, Until
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import AuthError, NotFound
-from tests.integration.contract.wires import Wire
+from tests.integration.contract.wires import AZURE, MISTRAL, OPENAI, Wire
 from tests.integration.engine.kills import die_at, was_killed
 from tests.job_bench import QUICK, Bench
 
@@ -62,6 +62,23 @@ def test_what_a_batch_answered_before_somebody_cancelled_it_lands_and_a_person_d
     made.server.set_scenario({})
     made.ledger.resume_job(made.job(), actor="ann", reason="cancelled by mistake")
     assert made.run().counts["answered"] == len(TEXTS) and creates(wire) == 2
+
+
+@pytest.mark.parametrize("loser", [OPENAI, AZURE, MISTRAL], ids=lambda wire: wire.name)
+def test_an_answer_that_was_lost_with_a_cancel_is_asked_for_again(
+    loser: Wire, job: Job, creates: Creates
+) -> None:
+    made = job(loser, texts=TEXTS)
+    made.server.set_scenario({"pace": {"seconds": 3600, "hold_at": 0.5, "cancel_loses": 1}})
+    provider_id = submitted(made)
+    made.server.wait_until_held()
+    made.call(lambda engine: made.backend(made.server).cancel(provider_id))
+    assert made.retry().run().state is JobState.HALTED
+    assert len(made.answers()) == 3, "the fourth was counted, and stands in no file"
+    made.server.set_scenario({})
+    made.ledger.resume_job(made.job(), actor="ann", reason="cancelled by mistake")
+    assert made.run().counts["answered"] == len(TEXTS) and creates(loser) == 2
+    assert [batch.requests for batch in made.batches()] == [8, 5]
 
 
 def test_a_cancel_is_asked_for_once_more_without_harm(wire: Wire, job: Job) -> None:

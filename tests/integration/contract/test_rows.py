@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from airflow_batch_llm.core.model import LetterState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.verdicts import Verdict
-from tests.integration.contract.wires import Wire
+from tests.integration.contract.wires import AZURE, MISTRAL, OPENAI, Wire
 from tests.job_bench import Bench
 
 Job = Callable[..., Bench]
@@ -73,6 +75,21 @@ def test_rows_that_fail_in_different_ways_mean_the_same_as_over_openai(
 
     told = tell(wire)
     assert told == over_openai("faults", tell) and len(told) == 8
+
+
+@pytest.mark.parametrize("mixed", [OPENAI, AZURE, MISTRAL], ids=lambda wire: wire.name)
+def test_rows_that_failed_are_told_from_the_answers_among_which_they_stand(mixed: Wire, job: Job) -> None:
+    made = job(mixed, texts=TEXTS)
+    rules = [
+        {"match": {"contains": "number 3."}, "fault": "server_error", "times": 1},
+        {"match": {"contains": "number 7."}, "fault": "bad_request"},
+    ]
+    made.server.set_scenario({"rows": rules, "results": {"failures_in_output": True, "shuffle": 3}})
+    settled = made.run()
+    assert (settled.counts["answered"], settled.counts["dead"]) == (7, 1)
+    (letter,) = made.letters()
+    assert (letter.custom_id, letter.verdict) == ("t-7", Verdict.BAD_REQUEST)
+    made.assert_accounted()
 
 
 def test_only_failed_rows_are_sent_again(wire: Wire, job: Job, creates: Callable[[Wire], int]) -> None:

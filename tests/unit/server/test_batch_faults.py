@@ -61,6 +61,34 @@ def test_file_ids_can_come_later_than_the_end(api: Api) -> None:
     assert len(api.output(api.get(batch_id))) == 1
 
 
+def test_rows_that_failed_can_stand_among_the_answers(api: Api) -> None:
+    api.server.set_scenario(
+        {
+            "rows": [
+                {"match": {"custom_id": "^r-2$"}, "fault": "bad_request"},
+                {"match": {"custom_id": "^r-3$"}, "fault": "request_timeout"},
+            ],
+            "results": {"failures_in_output": True},
+        }
+    )
+    batch = api.run(lines(4))
+    assert batch["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
+    output = api.output(batch)
+    assert [row["response"]["status_code"] for row in output] == [200, 400, 200]
+    assert [row["error"] for row in output] == [None, None, None]
+    assert ids(api.errors(batch)) == ["r-3"]
+
+
+def test_a_cancel_can_lose_answers_that_were_counted(api: Api) -> None:
+    api.server.set_scenario({"pace": {"seconds": 86_400, "hold_at": 0.5, "cancel_loses": 1}})
+    batch_id = api.start(lines(4))["id"]
+    assert api.until(batch_id, ("in_progress",), rows=2)["request_counts"]["completed"] == 2
+    api.http.post(f"/batches/{batch_id}/cancel").raise_for_status()
+    batch = api.until(batch_id)
+    assert batch["request_counts"] == {"total": 4, "completed": 1, "failed": 0}
+    assert (ids(api.output(batch)), ids(api.errors(batch))) == (["r-2"], ["r-3", "r-4"])
+
+
 @pytest.mark.parametrize(
     ("style", "value"), [("null", None), ("empty", ""), ("object", {}), ("absent", None)]
 )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import socket
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 import httpx
 import pytest
@@ -42,6 +44,21 @@ def test_a_rate_limit_names_the_time_to_wait(api: Api) -> None:
     reply = api.create("file-none")
     assert (reply.status_code, reply.headers["retry-after"]) == (429, "120")
     assert reply.json()["error"]["code"] == "rate_limit_exceeded"
+
+
+def test_the_time_to_wait_can_be_told_in_milliseconds_and_as_a_date(api: Api) -> None:
+    rule = {"on": "create", "fault": "error", "status": 429, "retry_after": 120, "times": 1}
+    api.server.set_scenario({"calls": [rule | {"retry_after_as": form} for form in ("milliseconds", "date")]})
+    headers = api.create("file-none").headers
+    assert headers["retry-after-ms"] == "120000" and "retry-after" not in headers
+    moment = parsedate_to_datetime(api.create("file-none").headers["retry-after"])
+    assert 0 < (moment - datetime.now(UTC)).total_seconds() <= 120
+
+
+def test_an_error_can_have_a_body_of_plain_text(api: Api) -> None:
+    api.server.set_scenario({"calls": [{"on": "list", "fault": "error", "status": 401, "text": True}]})
+    reply = api.http.get("/batches")
+    assert (reply.status_code, reply.headers["content-type"]) == (401, "text/plain; charset=utf-8")
 
 
 @pytest.mark.parametrize("fault", ["error", "dropped"])
