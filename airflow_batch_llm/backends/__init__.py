@@ -28,10 +28,12 @@ def make_backend(provider: str, *, base_url: str | None, api_key: str, options: 
     :param base_url: where the provider is; None for its own address.
     :param api_key: sent to the provider's host only; may be "" where none is needed.
     :param options: fields of :class:`~airflow_batch_llm.backends.options.BackendOptions`.
-    :raises ConfigurationError: unknown provider or option, no address, no usable key.
+    :raises ConfigurationError: unknown provider, an option that is unknown or that the provider lacks, no
+        address, no usable key.
     """
     row = find_provider(provider)
     chosen = read_options(options)
+    row.check(chosen)
     address = base_url or row.base_url
     if not address:
         example = row.example_url or "http://host:8000/v1"

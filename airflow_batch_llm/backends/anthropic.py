@@ -24,7 +24,7 @@ from airflow_batch_llm.backends.counted import count_rows, fetch_counted
 from airflow_batch_llm.backends.listed import ListedBackend
 from airflow_batch_llm.backends.listing import Page
 from airflow_batch_llm.backends.options import BackendOptions
-from airflow_batch_llm.backends.provider import Provider
+from airflow_batch_llm.backends.provider import Form, Provider
 from airflow_batch_llm.backends.replies import parse, quoted, read_apart
 from airflow_batch_llm.core.endpoints import CHAT
 from airflow_batch_llm.core.model import RemoteBatch, RequestTemplate, ResultFile, Row
@@ -249,6 +249,11 @@ def providers() -> tuple[Provider, ...]:
             build=_build,
             decode=decode_row,
             marks_batches=False,
+            options={
+                "api_version": Form(r"\d{4}-\d{2}-\d{2}", "a date, such as 2023-06-01"),
+                "auth": None,
+                "betas": None,
+            },
             wire_tested=("LLMock", "OGX"),
             notes=(
                 "Requests go along with the create call; nothing is uploaded.",

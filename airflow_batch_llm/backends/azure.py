@@ -12,11 +12,11 @@ from airflow_batch_llm.backends.base import client_for
 from airflow_batch_llm.backends.dialects import Dialect
 from airflow_batch_llm.backends.openai import OpenAIBackend
 from airflow_batch_llm.backends.openai_rows import decode_row
-from airflow_batch_llm.backends.options import BackendOptions
-from airflow_batch_llm.backends.provider import Provider
+from airflow_batch_llm.backends.options import BackendOptions, particular
+from airflow_batch_llm.backends.provider import Form, Provider
 from airflow_batch_llm.core.endpoints import CHAT, RESPONSES
 from airflow_batch_llm.core.ports import Backend, Limits
-from airflow_batch_llm.exceptions import NotFound, Refused
+from airflow_batch_llm.exceptions import ConfigurationError, NotFound, Refused
 
 _DAY = 86_400
 #: An upload or a result may live from 14 to 30 days.
@@ -25,6 +25,10 @@ _EXPIRY = (14 * _DAY, 30 * _DAY)
 _EXPIRY_SINCE = "2025-03-01"
 #: Versions that stand for the paths without a version.
 _V1_VERSIONS = frozenset({"preview", "latest", "v1"})
+_VERSION = Form(
+    r"(?i:\d{4}-\d{2}-\d{2}(-[a-z0-9]+)?|v1|preview|latest)",
+    "a date, such as 2024-10-21 or 2025-04-01-preview, or one of v1, preview and latest",
+)
 #: Least and most seconds between two looks at a file that is not ready.
 _LOOK_AGAIN = (0.5, 10.0)
 #: How long a file may stay unready, in seconds, before the create call is left to say what is wrong.
@@ -93,6 +97,7 @@ def _build(provider: Provider, address: str, api_key: str, options: BackendOptio
     version = None if (options.api_version or "v1").lower() in _V1_VERSIONS else options.api_version
     dialect = _LEGACY if version else _V1
     if version and version < _EXPIRY_SINCE:
+        _refuse_expiry(options)
         dialect = replace(dialect, input_expiry=None, output_expiry=None)
     if options.auth == "bearer":
         headers = {"Authorization": f"Bearer {api_key}"}
@@ -101,6 +106,15 @@ def _build(provider: Provider, address: str, api_key: str, options: BackendOptio
     query = {"api-version": version} if version else None
     client = client_for(_base_url(address, version), headers, options, query=query)
     return AzureBackend(dialect, client, options, limits=provider.limits)
+
+
+def _refuse_expiry(options: BackendOptions) -> None:
+    """Refuse what the older versions have no place for."""
+    for name in ("input_expiry_seconds", "output_expiry_seconds"):
+        if name in particular(options):
+            raise ConfigurationError(
+                f"option {name!r} of provider 'azure' needs api_version {_EXPIRY_SINCE}-preview or newer"
+            )
 
 
 def _base_url(address: str, version: str | None) -> str:
@@ -125,5 +139,6 @@ def providers() -> tuple[Provider, ...]:
             decode=decode_row,
             example_url="https://my-resource.openai.azure.com",
             notes=_V1.notes,
+            options={**_V1.options(), "api_version": _VERSION, "auth": None},
         ),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from airflow_batch_llm.backends.provider import Form, one_of
 from airflow_batch_llm.core.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, ENDPOINTS
 from airflow_batch_llm.core.ports import Limits
 
@@ -26,6 +27,8 @@ class Dialect:
     :param auth_header: header that carries the key, after ``auth_prefix``.
     :param completion_window: value of ``completion_window`` on create, unless the connection names one.
     :param windows: the values that it may have; empty where the server decides.
+    :param takes: options of a connection that the server has a use for, beside the window and the expiry of
+        files, which follow from what is said of them here.
     :param max_tokens_field: name of the output limit in a chat body.
     :param keeps_partial: whether answers of a batch that expired or was cancelled can be read.
     :param metadata: whether create keeps ``metadata`` (without it a lost batch cannot be found).
@@ -53,6 +56,7 @@ class Dialect:
     auth_prefix: str = "Bearer "
     completion_window: str = "24h"
     windows: tuple[str, ...] = ("24h",)
+    takes: Mapping[str, Form | None] = field(default_factory=dict)
     max_tokens_field: str = "max_tokens"
     keeps_partial: bool = True
     metadata: bool = True
@@ -71,6 +75,16 @@ class Dialect:
     def path_of(self, endpoint: str) -> str:
         """Return what the server calls an endpoint."""
         return self.paths.get(endpoint, endpoint)
+
+    def options(self) -> dict[str, Form | None]:
+        """Return the options that a connection may set, with the form of their values."""
+        found: dict[str, Form | None] = {**self.takes}
+        found["completion_window"] = one_of(*self.windows) if self.windows else None
+        if self.input_expiry:
+            found["input_expiry_seconds"] = None
+        if self.output_expiry:
+            found["output_expiry_seconds"] = None
+        return found
 
 
 def window_seconds(window: str) -> float | None:
@@ -97,6 +111,8 @@ def _limits(requests: int, megabytes: int, line_megabytes: int, *, per_hour: int
 
 #: The smallest limits met in the family: for servers that name none.
 _SMALLEST = _limits(50_000, 100, 10)
+#: Headers of OpenAI, which a gateway may hand on.
+_TEAMS: Mapping[str, Form | None] = {"organization": None, "project": None}
 _HALF_PRICE = "Batches cost half of the synchronous price."
 
 DIALECTS: dict[str, Dialect] = {
@@ -106,6 +122,7 @@ DIALECTS: dict[str, Dialect] = {
             name="openai",
             title="OpenAI",
             wire_tested=("AIBrix", "LLMock", "OGX"),
+            takes=_TEAMS,
             base_url="https://api.openai.com/v1",
             limits=_limits(50_000, 200, 200, per_hour=2_000),  # no limit on a line is documented
             max_tokens_field="max_completion_tokens",
@@ -184,6 +201,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect(
             name="litellm",
             title="LiteLLM proxy",
+            takes=_TEAMS,
             base_url=None,
             limits=_SMALLEST,
             key_required=False,
@@ -233,6 +251,7 @@ DIALECTS: dict[str, Dialect] = {
             name="generic",
             title="any server with OpenAI's files and batches",
             wire_tested=("AIBrix", "LLMock", "OGX"),
+            takes=_TEAMS,
             base_url=None,
             limits=_SMALLEST,
             key_required=False,

@@ -28,7 +28,7 @@ from airflow_batch_llm.backends.gemini_upload import ResumableUpload
 from airflow_batch_llm.backends.listed import ListedBackend
 from airflow_batch_llm.backends.listing import Page
 from airflow_batch_llm.backends.options import BackendOptions
-from airflow_batch_llm.backends.provider import Provider
+from airflow_batch_llm.backends.provider import Form, Provider
 from airflow_batch_llm.backends.replies import parse, quoted, read_apart
 from airflow_batch_llm.core import jsonl
 from airflow_batch_llm.core.endpoints import EMBEDDINGS
@@ -302,6 +302,13 @@ def providers() -> tuple[Provider, ...]:
             example_url=_ADDRESS,
             mark="display name",
             keeps_partial=False,
+            options={
+                "api_version": Form(
+                    r"v\d+((alpha|beta)\d*)?", "a version as the paths have it, such as v1beta"
+                ),
+                "auth": None,
+                "inline": None,
+            },
             notes=(
                 "A batch that expired (48 h) or was cancelled shows no answers.",
                 "With `inline` the requests go with the create call: at most 10,000, below 19 MB.",

@@ -314,6 +314,7 @@ def providers() -> tuple[Provider, ...]:
             decode=decode_row,
             example_url="https://api.mistral.ai",
             wire_tested=("LLMock",),
+            options={"completion_window": None, "inline": None},
             notes=(
                 "A file with one faulty line is refused as a whole at the upload; the line is cut out.",
                 "A batch may take 24 hours, or up to seven days with `completion_window`.",

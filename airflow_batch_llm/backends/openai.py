@@ -202,8 +202,6 @@ def _checked_expiry(allowed: tuple[int, int] | None, seconds: int, which: str) -
 def _build(provider: Provider, address: str, api_key: str, options: BackendOptions) -> Backend:
     dialect = DIALECTS[provider.name]
     window = options.completion_window
-    if window is not None and dialect.windows and window not in dialect.windows:
-        raise ConfigurationError(f"{dialect.name} has no completion_window but {', '.join(dialect.windows)}")
     headers = {dialect.auth_header: dialect.auth_prefix + api_key} if api_key else {}
     if options.organization:
         headers["OpenAI-Organization"] = options.organization
@@ -239,4 +237,5 @@ def _provider(dialect: Dialect) -> Provider:
         keeps_partial=dialect.keeps_partial,
         wire_tested=dialect.wire_tested,
         notes=dialect.notes,
+        options=dialect.options(),
     )

@@ -31,6 +31,8 @@ class BackendOptions(BaseModel):
     :param auth: how the key is sent, where a protocol has two ways: ``key`` (a header of its own) or
         ``bearer`` (an Entra token, say). None for the protocol's usual way.
     :param inline: send the requests with the create call in place of an upload, where a protocol has both.
+
+    Beyond :data:`COMMON` a provider takes only those that ``Provider.options`` names.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,6 +56,34 @@ class BackendOptions(BaseModel):
     betas: tuple[str, ...] = ()
     auth: Literal["key", "bearer"] | None = None
     inline: bool = False
+
+
+#: What every backend takes. All others are a provider's own.
+COMMON = frozenset(
+    {
+        "headers",
+        "max_requests",
+        "max_bytes",
+        "max_line_bytes",
+        "connect_timeout_seconds",
+        "timeout_seconds",
+        "transfer_timeout_seconds",
+        "create_timeout_seconds",
+        "max_retries",
+        "retry_budget_seconds",
+    }
+)
+#: Those that only some providers take, in the order in which they are told.
+PARTICULAR = tuple(name for name in BackendOptions.model_fields if name not in COMMON)
+
+
+def particular(options: BackendOptions) -> dict[str, Any]:
+    """Return what was asked of the provider beyond :data:`COMMON`. None, False, 0 and "" ask for nothing."""
+    return {
+        name: value
+        for name in PARTICULAR
+        if name in options.model_fields_set and (value := getattr(options, name))
+    }
 
 
 def read_options(options: Mapping[str, Any]) -> BackendOptions:

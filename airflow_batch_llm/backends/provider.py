@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-from airflow_batch_llm.backends.options import BackendOptions
+from airflow_batch_llm.backends.options import BackendOptions, particular
 from airflow_batch_llm.core.model import Row
 from airflow_batch_llm.core.ports import Backend, Limits
+from airflow_batch_llm.exceptions import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the values of an option look like. It tells what cannot be meant, not what exists today.
+
+    :param pattern: matches a whole value.
+    :param says: the same in words: what follows "must be".
+    """
+
+    pattern: str
+    says: str
+
+    def fits(self, value: str) -> bool:
+        """Say whether a value looks as it must."""
+        return re.fullmatch(self.pattern, value, re.ASCII) is not None
+
+
+def one_of(*values: str) -> Form:
+    """Return the form of an option that has these values only."""
+    return Form("|".join(map(re.escape, values)), " or ".join(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +52,9 @@ class Provider:
     :param wire_tested: servers against which the tests complete a full cycle, beside the local one.
     :param live_tested: when it last completed a full cycle against the real service (``2026-11``); "" never.
     :param notes: what a user should know, one sentence each.
-    :param build: makes the backend. :raises ConfigurationError: an option that the protocol lacks.
+    :param options: the options that it takes beyond those that all take, with the form of their values
+        where that is narrower than an option's own.
+    :param build: makes the backend. :raises ConfigurationError: a value that the provider cannot take.
     :param decode: reads one result line, as the backend does.
     """
 
@@ -49,6 +74,7 @@ class Provider:
     wire_tested: tuple[str, ...] = ()
     live_tested: str = ""
     notes: tuple[str, ...] = ()
+    options: Mapping[str, Form | None] = field(default_factory=dict)
 
     @property
     def found_by(self) -> str:
@@ -62,6 +88,22 @@ class Provider:
         named = " and ".join(filter(None, (", ".join(servers[:-1]), servers[-1])))
         live = f"live {self.live_tested}" if self.live_tested else "not yet against the live service"
         return f"wire-tested against {named}; {live}"
+
+    def check(self, options: BackendOptions) -> None:
+        """Refuse what would do nothing here.
+
+        :raises ConfigurationError: an option that the provider lacks, or a value that cannot be one of its
+            own. The message repeats no value.
+        """
+        for name, value in particular(options).items():
+            if name not in self.options:
+                has = ", ".join(sorted(self.options)) or "none"
+                raise ConfigurationError(
+                    f"provider {self.name!r} has no option {name!r}; beside the common ones it has: {has}"
+                )
+            form = self.options[name]
+            if form is not None and not form.fits(value):
+                raise ConfigurationError(f"option {name!r} of provider {self.name!r} must be {form.says}")
 
     def limited(self, options: BackendOptions) -> Provider:
         """Return the provider with the limits (requests, bytes) that a connection sets."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_batch_llm.exceptions import ConfigurationError
 from airflow_batch_llm.hooks import account_anthropic, account_batch_llm, account_openai, account_pydanticai
 from airflow_batch_llm.hooks.account_fields import Account
+from airflow_batch_llm.hooks.account_names import object_of, tell_misspelt
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -34,13 +35,17 @@ _REFUSED = {
 def read_account(connection: Connection, extra: Mapping[str, Any]) -> Account:
     """Return the account of a connection.
 
-    :raises ConfigurationError: a type that is not accepted, a value that cannot be used, no key. The
-        message names the connection and the field, never a value.
+    :raises ConfigurationError: a type that is not accepted, a value that cannot be used, no key, in a
+        connection of our own type a field that nothing reads. The message names the connection and the
+        field, never a value.
     """
     kind = connection.conn_type or ""
     reader = _READERS.get(kind)
     if reader is not None:
-        return reader(connection, extra)
+        fields = object_of(connection, extra)
+        if kind != "batch_llm":
+            tell_misspelt(connection, fields)
+        return reader(connection, fields)
     why = f" ({_REFUSED[kind]} is no provider of this package)" if kind in _REFUSED else ""
     raise ConfigurationError(
         f"connection {connection.conn_id!r} has type {kind!r}{why}; accepted are "

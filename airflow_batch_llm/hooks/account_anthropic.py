@@ -6,22 +6,26 @@ Of the platforms that its hook knows, only Anthropic's own API has message batch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from airflow_batch_llm.hooks.account_fields import (
+    NONE_IF_EMPTY,
     Account,
     ClientArguments,
     Shared,
     account_of,
     given,
     parse,
+    provider_of,
     refusal,
 )
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+    from airflow_batch_llm.backends import Provider
 
 _PLATFORMS = {
     "bedrock": "Amazon Bedrock",
@@ -38,12 +42,7 @@ class _Client(ClientArguments):
 class _AnthropicExtra(Shared):
     platform: str | None = None
     workload_identity: dict[str, Any] | None = None
-    anthropic_client_kwargs: _Client = Field(default_factory=_Client)
-
-    @field_validator("anthropic_client_kwargs", mode="before")
-    @classmethod
-    def _absent_is_empty(cls, value: Any) -> Any:
-        return value or {}
+    anthropic_client_kwargs: Annotated[_Client, NONE_IF_EMPTY] = Field(default_factory=_Client)
 
 
 def read(connection: Connection, extra: Mapping[str, Any]) -> Account:
@@ -64,22 +63,23 @@ def read(connection: Connection, extra: Mapping[str, Any]) -> Account:
     client = fields.anthropic_client_kwargs
     key = client.api_key or connection.password
     token = client.auth_token if not key else None
+    row = provider_of(connection, fields.dialect or "anthropic")
     return account_of(
         connection,
         fields,
-        provider=fields.dialect or "anthropic",
+        provider=row.name,
         base_url=client.base_url or connection.host,
         api_key=key or token,
         model=fields.model,
-        options={**_headers(client), **given(client, timeout="timeout_seconds"), **_bearer(token)},
+        options={**_headers(client, row), **given(client, timeout="timeout_seconds"), **_bearer(token, row)},
     )
 
 
-def _headers(client: _Client) -> dict[str, Any]:
-    """Return the headers; those that say which API is spoken are options of the backend."""
+def _headers(client: _Client, row: Provider) -> dict[str, Any]:
+    """Return the headers; those that say which of Anthropic's APIs is spoken are options of its backend."""
     headers = dict(client.default_headers or {})
     found: dict[str, Any] = {}
-    for name in list(headers):
+    for name in list(headers) if row.protocol == "anthropic" else ():
         if name.lower() == "anthropic-version":
             found["api_version"] = headers.pop(name)
         elif name.lower() == "anthropic-beta":
@@ -87,5 +87,6 @@ def _headers(client: _Client) -> dict[str, Any]:
     return {**found, **({"headers": headers} if headers else {})}
 
 
-def _bearer(token: str | None) -> dict[str, Any]:
-    return {"auth": "bearer"} if token else {}
+def _bearer(token: str | None, row: Provider) -> dict[str, Any]:
+    """Return the option that sends a token as one, where keys are not sent so anyway."""
+    return {"auth": "bearer"} if token and "auth" in row.options else {}

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from airflow_batch_llm.hooks.account_fields import Account, Shared, account_of, given, parse
+from airflow_batch_llm.exceptions import ConfigurationError
+from airflow_batch_llm.hooks.account_fields import Account, Shared, account_of, given, parse, refusal
+from airflow_batch_llm.hooks.account_names import only_known
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -36,7 +38,10 @@ class BatchLLMExtra(Shared):
 
 def read(connection: Connection, extra: Mapping[str, Any]) -> Account:
     """Return the account of a ``batch_llm`` connection. :raises ConfigurationError: it cannot be used."""
-    fields = parse(BatchLLMExtra, connection, extra)
+    known = only_known(BatchLLMExtra.model_fields, connection, extra)
+    fields = parse(BatchLLMExtra, connection, known)
+    if connection.login:
+        raise _unread(connection, "login", "a key belongs into the password field")
     return account_of(
         connection,
         fields,
@@ -59,16 +64,32 @@ def read(connection: Connection, extra: Mapping[str, Any]) -> Account:
 
 
 def _address(connection: Connection) -> str | None:
-    """Join what Airflow takes apart where a connection is given as ``batch-llm://https://host:port/path``."""
+    """Join what Airflow takes apart where a connection is given as ``batch-llm://https://host:port/path``.
+
+    :raises ConfigurationError: a part that the address has no place for.
+    """
     host = (connection.host or "").strip()
-    if not host:
-        return None
     scheme, separator, rest = host.partition("://")
     network, slash, path = rest.partition("/")
-    if not separator:
-        return host
-    if connection.port and not network.rpartition(":")[2].isdigit():
-        network = f"{network}:{connection.port}"
-    if connection.schema and not path:
-        slash, path = "/", connection.schema
-    return f"{scheme}://{network}{slash}{path}"
+    port, schema = connection.port, connection.schema
+    written = network.rpartition(":")[2]
+    if separator and port and not written.isdigit():
+        network, port = f"{network}:{port}", None
+    elif str(port) == written:
+        port = None
+    if separator and schema and not path:
+        slash, path, schema = "/", schema, None
+    if port or schema:
+        name = "port" if port else "schema"
+        raise _unread(
+            connection, name, "write the whole base URL, http://host:port/path, into the host field"
+        )
+    return f"{scheme}{separator}{network}{slash}{path}" or None
+
+
+def _unread(connection: Connection, name: str, instead: str) -> ConfigurationError:
+    return refusal(
+        connection,
+        f"has a value in {name!r}, which is not read: {instead}. The form hides that field; make the "
+        "connection anew where it was of another type before",
+    )

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from airflow_batch_llm.backends import find_provider
+from airflow_batch_llm.backends import Provider, find_provider
 from airflow_batch_llm.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,8 +34,16 @@ class Account:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
+def is_empty(value: Any) -> bool:
+    """Say whether a field holds nothing: forms and addresses store those that were left empty."""
+    return value is None or value in ({}, []) or (isinstance(value, str) and not value.strip())
+
+
 class Fields(BaseModel):
-    """A part of a connection's extra. An empty form field counts as not given; unknown ones are ignored."""
+    """A part of a connection's extra. An empty form field counts as not given; unknown ones are ignored.
+
+    Whether unknown ones may be there is the matter of ``account_names``.
+    """
 
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
@@ -63,6 +71,9 @@ class ClientArguments(Fields):
     timeout: float | None = Field(default=None, gt=0)
     default_headers: dict[str, str] | None = None
 
+
+#: For a field that holds such arguments: left empty, there are none.
+NONE_IF_EMPTY = BeforeValidator(lambda value: {} if is_empty(value) else value)
 
 AnyFields = TypeVar("AnyFields", bound=Fields)
 
@@ -99,7 +110,7 @@ def account_of(
 
     :raises ConfigurationError: an unknown provider, no key, no address, one that cannot be used.
     """
-    row = find_provider(provider)
+    row = provider_of(connection, provider)
     key = (api_key or "").strip()
     if row.key_required and not key:
         raise refusal(connection, "has no API key; put it into the password field")
@@ -116,6 +127,15 @@ def account_of(
         model=model,
         options={**limits, **(options or {})},
     )
+
+
+def provider_of(connection: Connection, name: str) -> Provider:
+    """Return the provider that a connection names. :raises ConfigurationError: there is none of this name."""
+    try:
+        return find_provider(name)
+    except ConfigurationError as error:
+        told = error.args[0]
+    raise refusal(connection, f"names a dialect that is none: {told}")
 
 
 def refusal(connection: Connection, what: str) -> ConfigurationError:

@@ -7,23 +7,27 @@ arguments of ``AzureOpenAI``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from airflow_batch_llm.hooks.account_fields import (
+    NONE_IF_EMPTY,
     Account,
     ClientArguments,
     Shared,
     account_of,
     given,
     parse,
+    provider_of,
     refusal,
 )
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+    from airflow_batch_llm.backends import Provider
 
 #: Ends of the host names that Azure gives to OpenAI resources.
 _AZURE_HOSTS = (
@@ -32,6 +36,7 @@ _AZURE_HOSTS = (
     ".cognitiveservices.azure.com",
     ".services.ai.azure.com",
 )
+_TEAM_HEADERS = {"organization": "OpenAI-Organization", "project": "OpenAI-Project"}
 #: Versions that stand for Azure's paths without a version.
 _V1_VERSIONS = frozenset({"preview", "latest", "v1"})
 
@@ -50,12 +55,7 @@ class _OpenAIExtra(Shared):
     api_type: str | None = None
     azure_endpoint: str | None = None
     api_version: str | None = None
-    openai_client_kwargs: _Client = Field(default_factory=_Client)
-
-    @field_validator("openai_client_kwargs", mode="before")
-    @classmethod
-    def _absent_is_empty(cls, value: Any) -> Any:
-        return value or {}
+    openai_client_kwargs: Annotated[_Client, NONE_IF_EMPTY] = Field(default_factory=_Client)
 
 
 def read(connection: Connection, extra: Mapping[str, Any]) -> Account:
@@ -69,23 +69,38 @@ def read(connection: Connection, extra: Mapping[str, Any]) -> Account:
     client = fields.openai_client_kwargs
     azure_endpoint = client.azure_endpoint or fields.azure_endpoint
     base_url = client.base_url or azure_endpoint or connection.host
-    options = given(client, "organization", "project", timeout="timeout_seconds", default_headers="headers")
     provider = fields.dialect
     if provider is None:
         at_azure = azure_endpoint is not None or fields.api_type in ("azure", "azure_ad")
         provider = "azure" if at_azure or is_azure(base_url) else "openai"
-    if provider == "azure":
+    row = provider_of(connection, provider)
+    options = {**given(client, timeout="timeout_seconds"), **_team(client, row)}
+    if row.name == "azure":
         by_token = client.azure_ad_token is not None or fields.api_type == "azure_ad"
         options |= _azure_options(client, fields, by_token=by_token)
     return account_of(
         connection,
         fields,
-        provider=provider,
+        provider=row.name,
         base_url=base_url,
         api_key=client.azure_ad_token or client.api_key or connection.password,
         model=fields.model,
         options=options,
     )
+
+
+def _team(client: _Client, row: Provider) -> dict[str, Any]:
+    """Return the headers and whose they are: options where the provider has them.
+
+    Others get them as the vendor's client sends them to any address: as headers, which they may ignore.
+    """
+    team = given(client, "organization", "project")
+    if team.keys() <= row.options.keys():
+        return {**team, **given(client, default_headers="headers")}
+    sent = {_TEAM_HEADERS[name]: value for name, value in team.items()}
+    own = {name.lower() for name in client.default_headers or {}}
+    kept = {name: value for name, value in sent.items() if name.lower() not in own}
+    return {"headers": {**kept, **(client.default_headers or {})}}
 
 
 def is_azure(url: str | None) -> bool:

@@ -9,7 +9,7 @@ from airflow.providers.common.compat.connection import get_async_extra_dejson
 from airflow.sdk import BaseHook
 
 from airflow_batch_llm.backends import make_backend
-from airflow_batch_llm.exceptions import BatchLLMError
+from airflow_batch_llm.exceptions import BatchLLMError, ConfigurationError
 from airflow_batch_llm.hooks.account import Account, read_account
 from airflow_batch_llm.hooks.connections import afind_connection, find_connection
 from airflow_batch_llm.hooks.settings import read_settings
@@ -97,10 +97,14 @@ def backend_of(account: Account, **options: Any) -> Backend:
     """Return a backend that speaks for the account, with the time-outs of ``[batch_llm]``.
 
     :param options: fields of ``BackendOptions`` that go before the connection's.
+    :raises ConfigurationError: an option that the provider lacks, or one that it cannot use; the message
+        names the connection.
     """
-    return make_backend(
-        account.provider,
-        base_url=account.base_url,
-        api_key=account.api_key,
-        options={"create_timeout_seconds": read_settings().create_timeout, **account.options, **options},
-    )
+    chosen = {"create_timeout_seconds": read_settings().create_timeout, **account.options, **options}
+    try:
+        return make_backend(
+            account.provider, base_url=account.base_url, api_key=account.api_key, options=chosen
+        )
+    except ConfigurationError as error:
+        told = error.args[0]
+    raise ConfigurationError(f"connection {account.conn_id!r}: {told}")

@@ -75,17 +75,19 @@ def test_every_provider_can_be_chosen_in_the_form(name: str) -> None:
 
 def test_the_fields_of_the_form_are_options_of_the_backend() -> None:
     found = account(
-        "batch_llm", api_version="2024-10-21", auth="bearer", inline="true", betas="a-1, b-2", timeout="7"
-    )
+        "batch_llm", host="https://host", dialect="gemini", api_version="v1", auth="bearer", inline="true",
+        timeout="7",
+    )  # fmt: skip
 
     assert dict(found.options) == {
-        "api_version": "2024-10-21",
+        "api_version": "v1",
         "auth": "bearer",
         "inline": True,
-        "betas": ("a-1", "b-2"),
         "timeout_seconds": 7.0,
     }
-    make_backend("openai", base_url=None, api_key="k", options=found.options)
+    make_backend("gemini", base_url=None, api_key="k", options=found.options)
+    betas = account("batch_llm", dialect="anthropic", betas="a-1, b-2")
+    assert dict(betas.options) == {"betas": ("a-1", "b-2")}
 
 
 def test_fields_that_were_left_empty_are_not_there() -> None:
