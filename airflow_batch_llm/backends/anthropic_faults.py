@@ -29,6 +29,9 @@ _TOO_LONG = re.compile(
 _QUEUE = re.compile(r"\bqueued?\b", re.IGNORECASE)
 #: How a refusal of the whole call names a request: by its place from 0.
 _PLACE = re.compile(r"\brequests(?:\.|\[)(\d{1,7})\b")
+#: What the newest version of the API takes no more. Whether requests that hold it are refused one by one, as
+#: others are, or all of them with the create call, is not known.
+_OF_REQUESTS = re.compile(r"\b(?:params|temperature|top_p|top_k|citations)\b|\bmessages\.\d")
 #: Of a message, for a dead letter.
 _LETTER_LIMIT = 2000
 
@@ -66,6 +69,9 @@ def refuse_create(reply: httpx.Response, call: Call) -> None:
             status_code=400,
             reason=facts.code or facts.type or "invalid_request_error",
         )
+    if status == 400 and facts.type == "invalid_request_error" and _OF_REQUESTS.search(facts.message):
+        reason = facts.code or facts.type
+        raise LinesRefused(f"{what}: some of the requests refused", status_code=400, reason=reason)
     if status == 429:
         _refuse_for_now(facts, what, retry_after(reply.headers))
 

@@ -13,7 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from airflow_batch_llm.server.anthropic_create import split_requests
+from airflow_batch_llm.server.anthropic_create import check_params, split_requests
 from airflow_batch_llm.server.anthropic_lines import AnthropicDialect
 from airflow_batch_llm.server.anthropic_objects import (
     RESULTS_LIFE,
@@ -73,8 +73,12 @@ class AnthropicApi:
         try:
             await receive_body(request, body, max_bytes=self._limits.max_bytes)
             version = _version(request)
-            unknown = (await run_sync(scenarios.current))[1].unknown_models
+            scenario = (await run_sync(scenarios.current))[1]
+            unknown = scenario.unknown_models
             total = await run_sync(lambda: split_requests(body, lines, self._limits, unknown))
+            if scenario.anthropic.params_refused != "in_row":
+                named = scenario.anthropic.params_refused == "at_create"
+                await run_sync(lambda: check_params(lines, version, named=named))
             rule = await run_sync(scenarios.draw_refusal, _refuses)
             if rule is not None:
                 raise _refusal(rule)

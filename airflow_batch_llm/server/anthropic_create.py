@@ -15,9 +15,11 @@ from typing import Any, BinaryIO
 import msgspec
 
 from airflow_batch_llm.server.anthropic_cache import PrefixLedger
-from airflow_batch_llm.server.anthropic_lines import StoredLine
+from airflow_batch_llm.server.anthropic_lines import StoredLine, params_of
+from airflow_batch_llm.server.anthropic_requests import to_chat
 from airflow_batch_llm.server.openai_objects import BadCall
 from airflow_batch_llm.server.settings import ServerLimits
+from airflow_batch_llm.server.translation import BadRequest
 
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MARK = b"cache_control"
@@ -28,6 +30,7 @@ class _Create(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _create = msgspec.json.Decoder(_Create)
+_stored = msgspec.json.Decoder(StoredLine)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
@@ -45,6 +48,22 @@ def split_requests(source: Path, target: Path, limits: ServerLimits, unknown_mod
         # Never closed by hand: it goes with the last request that refers to it, also one in a traceback.
         body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return _write_lines(_requests(body), lines, limits, frozenset(unknown_models))
+
+
+def check_params(lines: Path, version: str, *, named: bool) -> None:
+    """Refuse what the rows would be refused for.
+
+    :param lines: as :func:`split_requests` wrote them.
+    :param named: tell the index of the request.
+    :raises BadCall: 400, for the first request at fault.
+    """
+    with lines.open("rb") as file:
+        for index, line in enumerate(file):
+            try:
+                to_chat(params_of(_stored.decode(line)), version)
+            except BadRequest as e:
+                place = f"requests.{index}.params." if named else ""
+                raise BadCall(f"{place}{e}") from e
 
 
 def _requests(body: mmap.mmap) -> list[msgspec.Raw]:

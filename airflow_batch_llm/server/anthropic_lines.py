@@ -57,7 +57,7 @@ class AnthropicDialect:
     def read(self, batch: StoredBatch, number: int, line: bytes) -> Request:
         stored = _line.decode(line)
         try:
-            params = _params(stored)
+            params = params_of(stored)
             body = to_chat(params, batch.kept.get("version", NEWER))
         except BadRequest as e:
             raw = bytes(stored.params)
@@ -95,7 +95,8 @@ def _row(custom_id: str | None, result: dict[str, Any]) -> bytes:
     return _encoder.encode({"custom_id": custom_id, "result": result})
 
 
-def _params(stored: StoredLine) -> dict[str, Any]:
+def params_of(stored: StoredLine) -> dict[str, Any]:
+    """Return what a request asks. :raises BadRequest: it is no JSON, or its model is unknown."""
     try:
         params: dict[str, Any] = _any.decode(stored.params)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:

@@ -213,6 +213,16 @@ class Results(_Strict):
     failures_in_output: bool = False
 
 
+class AnthropicQuirks(_Strict):
+    """What nobody has confirmed about Anthropic.
+
+    :param params_refused: where it is told that a request's ``params`` are refused: in its row, as was seen;
+        or by the create call, with the request's place or without any.
+    """
+
+    params_refused: Literal["in_row", "at_create", "at_create_unnamed"] = "in_row"
+
+
 class GeminiQuirks(_Strict):
     """What differs between reports about the Gemini API.
 
@@ -240,6 +250,7 @@ class Scenario(_Strict):
         batch of such a file is refused.
     :param type_drift: Azure shows batches as its older samples do: capitalised status, ISO times, nulls among
         the counts, ``""`` for files that do not exist.
+    :param anthropic: see :class:`AnthropicQuirks`.
     :param gemini: see :class:`GeminiQuirks`.
     """
 
@@ -252,6 +263,7 @@ class Scenario(_Strict):
     unknown_models: tuple[str, ...] = ()
     files_ready_after: Annotated[int, Field(ge=0)] = 0
     type_drift: bool = False
+    anthropic: AnthropicQuirks = AnthropicQuirks()
     gemini: GeminiQuirks = GeminiQuirks()
 
 

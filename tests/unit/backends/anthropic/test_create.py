@@ -244,6 +244,32 @@ def test_requests_that_are_refused_by_their_place_are_named_by_their_line(
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "temperature: not supported in this version of the API",
+        "`top_p` and `top_k` may not be used",
+        "messages.0.content.0.citations: Extra inputs are not permitted",
+    ],
+)
+def test_what_a_version_takes_no_more_is_a_fault_of_requests_that_are_not_known(
+    bench: Bench, message: str
+) -> None:
+    bench.server.script = [Reply(400, failure("invalid_request_error", message))]
+    with pytest.raises(LinesRefused) as caught:
+        create(bench)
+    assert (caught.value.lines, caught.value.reason) == ((), "invalid_request_error")
+    assert message not in str(caught.value)
+
+
+def test_what_is_wrong_with_the_call_is_no_fault_of_its_requests(bench: Bench) -> None:
+    message = "anthropic-beta: Unexpected value"
+    bench.server.script = [Reply(400, failure("invalid_request_error", message))]
+    with pytest.raises(Refused) as caught:
+        create(bench)
+    assert not isinstance(caught.value, LinesRefused)
+
+
 def test_too_many_bytes_are_a_fault_of_all_the_requests(bench: Bench) -> None:
     bench.server.script = [Reply(413, failure("request_too_large", "Request exceeds the maximum size"))]
     with pytest.raises(LinesRefused) as caught:
