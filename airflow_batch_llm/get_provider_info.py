@@ -91,8 +91,8 @@ def _connection_fields() -> dict[str, Any]:
         "max_line_bytes": _number(
             "Max bytes per request", "Requests above it go to the dead letters unsent."
         ),
-        "organization": _text("Organization", "Sent as OpenAI-Organization."),
-        "project": _text("Project", "Sent as OpenAI-Project."),
+        "organization": _text("Organization", "Sent as OpenAI-Organization (OpenAI and gateways to it)."),
+        "project": _text("Project", "Sent as OpenAI-Project (OpenAI and gateways to it)."),
         "timeout": {
             "label": "Timeout (seconds)",
             "description": "Time allowed for one reply; creating a batch has [batch_llm] create_timeout.",
@@ -104,8 +104,8 @@ def _connection_fields() -> dict[str, Any]:
         ),
         "api_version": _text(
             "API version",
-            "Anthropic: the anthropic-version header. Azure: that version's older paths. Gemini: the part of "
-            "the paths. Empty: what this package was made for.",
+            "Anthropic: the anthropic-version header (2023-06-01). Azure: that version's older paths "
+            "(2024-10-21). Gemini: the part of the paths (v1beta). Empty: what this package was made for.",
         ),
         "auth": {
             "label": "Auth",

@@ -24,6 +24,8 @@ from airflow_batch_llm.backends.capabilities import capabilities_of
 from airflow_batch_llm.backends.dialects import DIALECTS
 from airflow_batch_llm.backends.openai_endpoints import FORMS
 from airflow_batch_llm.backends.openai_verdicts import RULES, Part
+from airflow_batch_llm.backends.options import PARTICULAR
+from airflow_batch_llm.backends.provider import Form
 from airflow_batch_llm.cli.providers import endpoint_names, size, window
 from airflow_batch_llm.core.endpoints import ENDPOINTS
 from airflow_batch_llm.core.verdicts import MEANINGS, STANDING, Verdict
@@ -186,8 +188,19 @@ def settings_table() -> str:
 def connection_table() -> str:
     """Return the fields of the connection form, beside base URL and key."""
     fields = get_provider_info()["connection-types"][0]["conn-fields"]
-    rows = [(f"`{name}`", field["label"], field["description"]) for name, field in fields.items()]
-    return _table(("extra", "in the form", "meaning"), rows)
+    rows = [
+        (f"`{name}`", field["label"], field["description"], _takers(name)) for name, field in fields.items()
+    ]
+    return _table(("extra", "in the form", "meaning", "taken by"), rows)
+
+
+def _takers(name: str) -> str:
+    """Say which providers take an option; the others refuse it."""
+    if name not in PARTICULAR:
+        return "all"
+    lacks = [f"`{row.name}`" for row in providers().values() if name not in row.options]
+    takes = [f"`{row.name}`" for row in providers().values() if name in row.options]
+    return f"all but {', '.join(lacks)}" if len(lacks) < len(takes) else ", ".join(takes)
 
 
 def dialect_table() -> str:
@@ -243,11 +256,16 @@ def capability_table() -> str:
                 " and ".join({"address": "by address", "data": "as data"}[how] for how in can.images)
                 or "refused",
                 f"`{can.prefix}`" if can.prefix else "nothing to mark",
+                ", ".join(_option(name, form) for name, form in row.fields.items()) or "none",
                 row.tested,
             )
         )
     head = ("name", "found again by", "partial results", "schema sent in", "tools", "images")
-    return _table((*head, "`cache_prefix`", "tested"), rows)
+    return _table((*head, "`cache_prefix`", "options of its own", "tested"), rows)
+
+
+def _option(name: str, form: Form | None) -> str:
+    return f"`{name}` ({form.says})" if form else f"`{name}`"
 
 
 def provider_notes() -> str:

@@ -75,6 +75,8 @@ COMMON = frozenset(
 )
 #: Those that only some providers take, in the order in which they are told.
 PARTICULAR = tuple(name for name in BackendOptions.model_fields if name not in COMMON)
+#: Those of them that no connection has a field for: code sets them.
+IN_CODE = frozenset({"input_expiry_seconds", "output_expiry_seconds"})
 
 
 def particular(options: BackendOptions) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from airflow_batch_llm.backends.options import BackendOptions, particular
+from airflow_batch_llm.backends.options import IN_CODE, PARTICULAR, BackendOptions, particular
 from airflow_batch_llm.core.model import Row
 from airflow_batch_llm.core.ports import Backend, Limits
 from airflow_batch_llm.exceptions import ConfigurationError
@@ -89,6 +89,13 @@ class Provider:
         live = f"live {self.live_tested}" if self.live_tested else "not yet against the live service"
         return f"wire-tested against {named}; {live}"
 
+    @property
+    def fields(self) -> dict[str, Form | None]:
+        """Return those of its own options that a connection has fields for, in the order of the form."""
+        return {
+            name: self.options[name] for name in PARTICULAR if name in self.options and name not in IN_CODE
+        }
+
     def check(self, options: BackendOptions) -> None:
         """Refuse what would do nothing here.
 
@@ -97,7 +104,7 @@ class Provider:
         """
         for name, value in particular(options).items():
             if name not in self.options:
-                has = ", ".join(sorted(self.options)) or "none"
+                has = ", ".join(self.fields) or "none"
                 raise ConfigurationError(
                     f"provider {self.name!r} has no option {name!r}; beside the common ones it has: {has}"
                 )

@@ -16,7 +16,7 @@ from airflow_batch_llm.core.endpoints import short_names
 
 _TITLES = (
     "NAME", "PROTOCOL", "ENDPOINTS", "REQUESTS", "BATCH", "REQUEST", "WINDOW", "FOUND AGAIN BY", "PARTIAL",
-    "SCHEMA", "TOOLS", "IMAGES", "CACHE PREFIX", "LIVE",
+    "SCHEMA", "TOOLS", "IMAGES", "CACHE PREFIX", "OPTIONS", "LIVE",
 )  # fmt: skip
 _MB = 1_000_000
 
@@ -67,6 +67,7 @@ def described(row: Provider) -> dict[str, Any]:
         "marks_batches": row.marks_batches,
         "keeps_partial": row.keeps_partial,
         "capabilities": capabilities_of(row).facts(),
+        "options": {name: form.says if form else None for name, form in row.fields.items()},
         "wire_tested": list(row.wire_tested),
         "live_tested": row.live_tested or None,
         "tested": row.tested,
@@ -89,6 +90,11 @@ def window(row: Provider) -> str:
     return f"{row.limits.window_seconds / 3600:g} h"
 
 
+def written_options(row: Provider) -> list[str]:
+    """Write the options of its own that a connection can set, with the form of their values."""
+    return [f"{name} ({form.says})" if form else name for name, form in row.fields.items()]
+
+
 def _cells(row: Provider, can: Capabilities) -> tuple[str, ...]:
     return (
         row.name,
@@ -104,6 +110,7 @@ def _cells(row: Provider, can: Capabilities) -> tuple[str, ...]:
         _yes(can.tools),
         ",".join(can.images) or "no",
         can.prefix or "nothing to mark",
+        ",".join(row.fields) or "none",
         row.live_tested or "not yet",
     )
 
@@ -132,6 +139,7 @@ def _facts(row: Provider, can: Capabilities) -> Iterator[tuple[str, Any]]:
         " and ".join(f"by {how}" if how == "address" else f"as {how}" for how in can.images) or ("refused"),
     )
     yield "prefix", f"cache_prefix adds {can.prefix}" if can.prefix else "cache_prefix adds nothing"
+    yield "options", ", ".join(written_options(row)) or "none of its own"
     yield "tested", row.tested
 
 

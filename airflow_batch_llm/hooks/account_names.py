@@ -79,12 +79,13 @@ def tell_misspelt(connection: Connection, extra: Mapping[str, Any]) -> None:
     for name, value in extra.items():
         near = None if name in ours or is_empty(value) else _nearest(name, ours, _SURELY)
         if near is not None and near not in extra:
-            _tell_once(connection.conn_id, name, near)
+            tell_once(connection.conn_id, name, f"is {near!r} meant?")
 
 
 @functools.lru_cache(maxsize=1024)  # remembers what was told
-def _tell_once(conn_id: str, name: str, near: str) -> None:
-    log.warning("Connection %r: nothing reads the field %r of its extra; is %r meant?", conn_id, name, near)
+def tell_once(conn_id: str, name: str, hint: str) -> None:
+    """Log, once a process, that a field of another package's connection is not read."""
+    log.warning("Connection %r: nothing reads the field %r of its extra; %s", conn_id, name, hint)
 
 
 def _renamed(connection: Connection, extra: Mapping[str, Any]) -> dict[str, Any]:

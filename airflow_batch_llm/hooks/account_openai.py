@@ -23,6 +23,7 @@ from airflow_batch_llm.hooks.account_fields import (
     provider_of,
     refusal,
 )
+from airflow_batch_llm.hooks.account_names import tell_once
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -78,6 +79,9 @@ def read(connection: Connection, extra: Mapping[str, Any]) -> Account:
     if row.name == "azure":
         by_token = client.azure_ad_token is not None or fields.api_type == "azure_ad"
         options |= _azure_options(client, fields, by_token=by_token)
+    if (client.default_query or {}).keys() - ({"api-version"} if row.name == "azure" else set()):
+        name = "openai_client_kwargs.default_query"
+        tell_once(connection.conn_id, name, "its parameters are not sent, but for Azure's api-version")
     return account_of(
         connection,
         fields,

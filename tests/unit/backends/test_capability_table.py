@@ -115,6 +115,16 @@ def test_the_command_tells_all_about_one(capsys: pytest.CaptureFixture[str]) -> 
         assert note in told
 
 
+def test_the_command_tells_which_options_a_provider_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["providers", "anthropic"]) == 0
+    told = capsys.readouterr().out
+    assert "api_version (a date, such as 2023-06-01), betas, auth" in told
+
+    assert described(providers()["groq"])["options"] == {"completion_window": None}
+    assert described(providers()["mistral"])["options"] == {"completion_window": None, "inline": None}
+    assert described(providers()["ogx"])["options"] == {"completion_window": "24h"}
+
+
 def test_programs_read_the_same_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["providers", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)

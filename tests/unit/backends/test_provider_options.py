@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_batch_llm.backends import make_backend, providers
-from airflow_batch_llm.backends.options import COMMON, PARTICULAR, BackendOptions
+from airflow_batch_llm.backends.options import COMMON, IN_CODE, PARTICULAR, BackendOptions
 from airflow_batch_llm.exceptions import ConfigurationError
+from airflow_batch_llm.get_provider_info import get_provider_info
 
 #: A value of each option that only some take, and what stands for not giving it.
 VALUES: dict[str, Any] = {
@@ -47,6 +48,8 @@ def test_every_option_is_common_or_has_its_takers() -> None:
     assert set(VALUES) == set(NOTHING) == set(PARTICULAR) == taken
     assert set(COMMON_VALUES) == COMMON
     assert COMMON | set(PARTICULAR) == set(BackendOptions.model_fields)
+    form = get_provider_info()["connection-types"][0]["conn-fields"]
+    assert set(PARTICULAR) - IN_CODE == set(PARTICULAR) & set(form)
 
 
 @pytest.mark.parametrize("provider", providers())
@@ -62,7 +65,7 @@ def test_an_option_is_taken_or_refused_by_its_name(provider: str, name: str) -> 
         return
     with pytest.raises(ConfigurationError, match=f"provider '{provider}' has no option '{name}'") as caught:
         made(provider, **{name: value})
-    assert all(own in str(caught.value) for own in providers()[provider].options)
+    assert all(own in str(caught.value) for own in providers()[provider].fields)
 
 
 @pytest.mark.parametrize("provider", providers())

@@ -170,6 +170,18 @@ def test_a_field_of_ours_that_is_misspelt_there_is_told_once(
     assert KEY not in told
 
 
+def test_parameters_of_calls_that_are_not_sent_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    azure = {"azure_endpoint": "https://r.openai.azure.com", "default_query": {"api-version": "2024-10-21"}}
+    account("openai", conn_id="version", openai_client_kwargs=azure)
+    assert caplog.messages == []
+
+    for _ in range(2):
+        account("openai", conn_id="query", openai_client_kwargs={"default_query": {"team": KEY}})
+
+    (told,) = caplog.messages
+    assert "'query'" in told and "default_query" in told and KEY not in told
+
+
 def test_a_team_is_sent_to_another_provider_as_openais_client_sends_it() -> None:
     client = {"organization": "org-1", "project": "p-1", "default_headers": {"x-team": "search"}}
 
