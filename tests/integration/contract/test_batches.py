@@ -13,7 +13,7 @@ from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Settings, Until
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import AuthError, NotFound
-from tests.integration.contract.wires import AZURE, MISTRAL, OPENAI, Wire
+from tests.integration.contract.wires import MISTRAL, OPENAI, Wire
 from tests.integration.engine.kills import die_at, was_killed
 from tests.job_bench import QUICK, Bench
 
@@ -64,7 +64,7 @@ def test_what_a_batch_answered_before_somebody_cancelled_it_lands_and_a_person_d
     assert made.run().counts["answered"] == len(TEXTS) and creates(wire) == 2
 
 
-@pytest.mark.parametrize("loser", [OPENAI, AZURE, MISTRAL], ids=lambda wire: wire.name)
+@pytest.mark.parametrize("loser", [OPENAI, MISTRAL], ids=lambda wire: wire.name)
 def test_an_answer_that_was_lost_with_a_cancel_is_asked_for_again(
     loser: Wire, job: Job, creates: Creates
 ) -> None:

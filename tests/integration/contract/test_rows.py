@@ -10,7 +10,7 @@ import pytest
 from airflow_batch_llm.core.model import LetterState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.verdicts import Verdict
-from tests.integration.contract.wires import AZURE, MISTRAL, OPENAI, Wire
+from tests.integration.contract.wires import MISTRAL, OPENAI, Wire
 from tests.job_bench import Bench
 
 Job = Callable[..., Bench]
@@ -77,7 +77,7 @@ def test_rows_that_fail_in_different_ways_mean_the_same_as_over_openai(
     assert told == over_openai("faults", tell) and len(told) == 8
 
 
-@pytest.mark.parametrize("mixed", [OPENAI, AZURE, MISTRAL], ids=lambda wire: wire.name)
+@pytest.mark.parametrize("mixed", [OPENAI, MISTRAL], ids=lambda wire: wire.name)
 def test_rows_that_failed_are_told_from_the_answers_among_which_they_stand(mixed: Wire, job: Job) -> None:
     made = job(mixed, texts=TEXTS)
     rules = [
