@@ -84,6 +84,7 @@ def _give_up(args: argparse.Namespace, ledger: SqlLedger, job: Job, batch: Batch
         raise Stopped(
             WRONG_STATE,
             f"the {batch.requests} rows of batch {batch.batch_id} were paid for and would be paid for again: "
-            "--yes-pay-again. If the provider has the batch, batch-llm adopt costs nothing",
+            "--yes-pay-again. If the provider has the batch, batch-llm adopt costs nothing; if you have its "
+            "results, batch-llm hand-in",
         )
     return abandon_results(ledger, open_workspace(), job, batch, actor=actor, reason=reason)

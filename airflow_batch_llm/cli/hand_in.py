@@ -33,11 +33,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     add_batch(parser)
     parser.add_argument(
-        "--output", type=_file, action="append", default=[], metavar="FILE", help="file with the answers"
+        "--output", type=Path, action="append", default=[], metavar="FILE", help="file with the answers"
     )
     parser.add_argument(
         "--errors",
-        type=_file,
+        type=Path,
         action="append",
         default=[],
         metavar="FILE",
@@ -57,17 +57,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def _file(value: str) -> Path:
-    path = Path(value)
-    if not path.is_file():
-        raise argparse.ArgumentTypeError(f"{value!r} is no file")
-    return path
-
-
 def run(args: argparse.Namespace) -> int:
     """Hand the files in and return the exit status."""
     if not args.output and not args.errors:
         args.fail("at least one of --output and --errors is needed")
+    for path in (*args.output, *args.errors):
+        if not path.is_file():
+            args.fail(f"{path} is no file")
     return exit_status(_hand_in, args)
 
 

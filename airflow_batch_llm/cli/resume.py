@@ -91,8 +91,9 @@ def _refuse(ledger: SqlLedger, job: Job, deadline: float | None) -> None:
         raise Stopped(
             WRONG_STATE,
             f"{len(lacking)} batches of job {job.job_id} were paid for, and their results are not to be had "
-            f"(BLLM-031), the first: {first.batch_id}, {first.state}. If the provider has it, batch-llm "
-            "adopt; if its rows are to be paid for again, batch-llm abandon",
+            f"(BLLM-031), the first: {first.batch_id}, {first.state}. If you have them, batch-llm hand-in; "
+            "if the provider has it, batch-llm adopt; if its rows are to be paid for again, batch-llm "
+            "abandon",
         )
 
 

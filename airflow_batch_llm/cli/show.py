@@ -100,7 +100,7 @@ def _print_next(ledger: SqlLedger, job: Job, batches: list[Batch]) -> None:
     if accepted_halt(job) is not None:
         step = clear(job, "dead_letter")
     elif lacking:
-        step = f"batch-llm adopt, or abandon, of {lacking}; then batch-llm resume"
+        step = f"batch-llm hand-in, adopt or abandon, of {lacking}; then batch-llm resume"
     else:
         step = f"see {job.halt_code} in docs/runbook.md; then batch-llm resume or accept, or clear the group"
     print_facts([("next", step)])

@@ -6,7 +6,7 @@ The provider's files are fetched, or a person has brought them (:mod:`~airflow_b
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
         files, ending = [], RESULTS_GONE
     judged = _judge(tools, job, batch, template, files, ending)
     if judged and remote is not None and told:
-        await _clean_up(tools, batch, remote)
+        await _clean_up(tools, batch, remote, read=ending is not RESULTS_GONE)
     tools.fault("reconcile.after_reconciled")
     return None
 
@@ -115,8 +115,7 @@ async def _reconcile_handed_in(tools: Tools, job: Job, batch: Batch, template: R
     ending = ending_of(batch, remote) if remote is not None and shown else ending_as_noted(batch)
     judged = _judge(tools, job, batch, template, batch.files, ending)
     if judged and remote is not None and shown and not batch.provisional:
-        await _delete(tools, batch, [_own_input(tools, batch, remote)])
-    tools.fault("reconcile.after_reconciled")
+        await _clean_up(tools, batch, remote, read=False)
 
 
 def _judge(
@@ -173,19 +172,19 @@ def _is_unread(tools: Tools, batch: Batch) -> bool:
     return now is not None and now.state is BatchState.ENDED and now.files == batch.files
 
 
-async def _clean_up(tools: Tools, batch: Batch, remote: RemoteBatch) -> None:
+async def _clean_up(tools: Tools, batch: Batch, remote: RemoteBatch, *, read: bool) -> None:
     """Delete the provider's copies of what the workspace holds now; result files only where they would
-    otherwise stay for ever. What cannot be deleted is litter, not a fault of the job."""
+    otherwise stay for ever. What cannot be deleted is litter, not a fault of the job.
+
+    :param read: the results were read. Where not, they may be there again, for a person.
+    """
+    backend = tools.backend_of(batch)
     litter = [_own_input(tools, batch, remote)]
-    if not tools.backend_of(batch).files_expire:
+    if read and not backend.files_expire:
         litter += [file.file_id for file in remote.files]
-    await _delete(tools, batch, litter)
-
-
-async def _delete(tools: Tools, batch: Batch, file_ids: Iterable[str | None]) -> None:
-    for file_id in filter(None, file_ids):
+    for file_id in filter(None, litter):
         try:
-            await tools.backend_of(batch).delete_file(file_id)
+            await backend.delete_file(file_id)
         except ProviderError as error:
             log.warning("batch %s: file %s could not be deleted (%s)", batch.batch_id, file_id, error.code)
 

@@ -153,7 +153,7 @@ def test_what_a_person_decided_is_counted_and_what_the_machine_did_is_not() -> N
     machine = [event("machine", name) for name in ("round_pinned", "letters_moved", "settled", "halted")]
     people = [event("ann", name) for name in ("accepted", "resumed", "letters_moved", "round_pinned")]
     assert decisions([*machine, event("ann", "hold_released")]) == 0
-    assert decisions([*machine, *people, event("ann", "cancel_decided")]) == 5
+    assert decisions([*machine, *people, event("ann", "cancel_decided"), event("ann", "handed_in")]) == 6
 
 
 _PARSE = """

@@ -11,7 +11,7 @@ from airflow_batch_llm import RowRetry
 from airflow_batch_llm.hooks.state import open_ledger
 from tests.integration.cli.runbook.stage import Stage
 from tests.integration.tasks.conftest import set_llm
-from tests.integration.tasks.desk import SUBMIT
+from tests.integration.tasks.desk import RECONCILE, SUBMIT
 
 HALFWAY = {"seconds": 600, "hold_at": 0.5}
 
@@ -84,6 +84,12 @@ def _results_are_gone(stage: Stage) -> None:
     stage.server.set_scenario({"calls": [{"on": "download", "fault": "error", "status": 404}]})
     stage.runs.after(SUBMIT, later)
     stage.runs.after(SUBMIT, later)
+    stage.start()
+
+
+def _results_never_come_whole(stage: Stage) -> None:
+    stage.monkeypatch.setattr("airflow_batch_llm.backends.retrying._FIRST_DELAY", 0.0)
+    stage.server.set_scenario({"calls": [{"on": "download", "fault": "cut"}]})
     stage.start()
 
 
@@ -168,6 +174,7 @@ REDS: dict[str, Red] = {
     "BLLM-020": Red(_refused_after_one(status=401), "BLLM-020"),
     "BLLM-021": Red(_rows_blame_the_account, "BLLM-021"),
     "BLLM-023": Red(_batch_is_refused, "BLLM-023"),
+    "BLLM-027": Red(_results_never_come_whole, "BLLM-027", RECONCILE, lambda stage: None),
     "BLLM-031 a lost batch": Red(_first_batch_is_denied, "BLLM-031"),
     "BLLM-031 results that are gone": Red(_results_are_gone, "BLLM-031"),
     "BLLM-032": Red(_cancelled_by_somebody, "BLLM-032"),

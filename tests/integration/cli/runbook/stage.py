@@ -14,16 +14,27 @@ from airflow.sdk import DAG
 
 from airflow_batch_llm.cli.main import main
 from airflow_batch_llm.core.by_hand import not_to_be_had
+from airflow_batch_llm.core.model import Batch, BatchState
 from airflow_batch_llm.hooks.state import open_ledger
 from airflow_batch_llm.storage.engine import make_engine
 from airflow_batch_llm.storage.migrate import migrate
 from tests.integration.cli.runbook.ways import Clear, Way
-from tests.integration.tasks.desk import DEAD_LETTER, RETRY, TASKS, Books, Traffic, Warehouse, desk_dag
+from tests.integration.tasks.desk import (
+    DEAD_LETTER,
+    RECONCILE,
+    RETRY,
+    TASKS,
+    Books,
+    Traffic,
+    Warehouse,
+    desk_dag,
+)
 from tests.integration.tasks.runs import Run, Runs
 from tests.local_server import LocalServer
 
 _CLEARED = {
     ("submit", True): TASKS,
+    ("reconcile", True): (RECONCILE, RETRY, DEAD_LETTER),
     ("retry", True): (RETRY, DEAD_LETTER),
     ("dead_letter", False): (DEAD_LETTER,),
 }
@@ -112,9 +123,27 @@ class Stage:
         if word == "JOB":
             return self.job_id()
         if word in ("BATCH", "PROVIDER_ID"):
-            batch = not_to_be_had(self.books().ledger, self.books().job)[0]
+            batch = self._batch()
             return batch.batch_id if word == "BATCH" else batch.provider_batch_id or ""
+        if word == "FILE":
+            return str(self._results())
         return word
+
+    def _batch(self) -> Batch:
+        """Return the batch whose results are missed."""
+        ledger, job = self.books().ledger, self.books().job
+        return (not_to_be_had(ledger, job) or ledger.batches(job.job_id, states=[BatchState.ENDED]))[0]
+
+    def _results(self) -> Path:
+        """Download its results as somebody does whose downloads work."""
+        self.server.set_scenario({})
+        headers = {"Authorization": f"Bearer {self.server.api_key}"}
+        with httpx.Client(base_url=self.server.url, headers=headers) as client:
+            batch = client.get(f"/batches/{self._batch().provider_batch_id}").raise_for_status().json()
+            content = client.get(f"/files/{batch['output_file_id']}/content").raise_for_status().content
+        path = self.workspace.parent / "output.jsonl"
+        path.write_bytes(content)
+        return path
 
     def paid_twice(self) -> set[str]:
         """Return the wire ids that the server answered, and charged, more than once."""
