@@ -62,14 +62,16 @@ class ListedBackend(ABC):
         """Return None: an upload can be used at once, where there are any."""
         return None
 
-    async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
+    async def find(
+        self, token: str, *, created_after: float | None = None, upload: str | None = None
+    ) -> list[RemoteBatch]:
         """Return the batches whose token is ``token``; see :meth:`BatchList.find`.
 
         All are read: a server's own filter might hide one, which would be paid for twice.
 
         :raises Refused: the provider keeps no marks.
         """
-        return await self._marked().find(token, created_after=created_after)
+        return await self._marked().find(token, created_after=created_after, upload=upload)
 
     async def find_origin(self, origin: str) -> list[RemoteBatch]:
         """Return the batches of a job whose ledger was lost; see :meth:`BatchList.find_origin`.

@@ -50,14 +50,23 @@ class BatchList:
         self._call = call
         self._read = read
 
-    async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
+    async def find(
+        self, token: str, *, created_after: float | None = None, upload: str | None = None
+    ) -> list[RemoteBatch]:
         """Return the batches whose metadata token is ``token``.
 
         :param created_after: seconds since the epoch; batches older than 10 minutes before are not looked at.
+        :param upload: a batch that was made of it is one of them where it shows no token: some servers take
+            metadata and drop it without a word.
         :raises InDoubt: the list did not come to an end, so "not there" cannot be said.
         """
         oldest = None if created_after is None else created_after - _CLOCK_MARGIN
-        return await self.search(lambda batch: batch.metadata.get(META_TOKEN) == token, oldest)
+
+        def wanted(batch: RemoteBatch) -> bool:
+            shown = batch.metadata.get(META_TOKEN)
+            return shown == token or (not shown and bool(upload) and batch.input_file_id == upload)
+
+        return await self.search(wanted, oldest)
 
     async def find_origin(self, origin: str) -> list[RemoteBatch]:
         """Return the batches of a job whose ledger was lost, as far back as results can still be read.

@@ -194,12 +194,20 @@ async def _find_any(tools: Tools, job: Job, batch: Batch) -> tuple[RemoteBatch, 
     One that is recorded as a duplicate was cancelled by us and is not adopted.
     """
     recorded = _recorded(tools, job)
-    since = batch.created_at - CLOCK_SLACK
     for attempt in range(batch.attempt, 0, -1):
-        for remote in await tools.backend_of(batch).find(token(job, batch, attempt), created_after=since):
+        for remote in await _attempted(tools, job, batch, attempt):
             if remote.id not in recorded and not came_to_nothing(remote):
                 return remote, attempt
     return None
+
+
+async def _attempted(tools: Tools, job: Job, batch: Batch, attempt: int) -> list[RemoteBatch]:
+    """Return what the provider holds of one attempt: by its token or, where none is shown, by its upload."""
+    return await tools.backend_of(batch).find(
+        token(job, batch, attempt),
+        created_after=batch.created_at - CLOCK_SLACK,
+        upload=batch.input_file_id,
+    )
 
 
 async def seek_strays(tools: Tools, job: Job, batch: Batch) -> bool:
@@ -217,10 +225,9 @@ async def seek_strays(tools: Tools, job: Job, batch: Batch) -> bool:
             await record_stray(tools, batch, remote, batch.attempt)
         return bool(around.ours or around.strays)
     recorded = _recorded(tools, job)
-    since = batch.created_at - CLOCK_SLACK
     found = False
     for attempt in range(1, batch.attempt + 1):
-        for remote in await tools.backend_of(batch).find(token(job, batch, attempt), created_after=since):
+        for remote in await _attempted(tools, job, batch, attempt):
             if remote.id not in recorded and not came_to_nothing(remote):
                 await record_stray(tools, batch, remote, attempt)
                 found = True

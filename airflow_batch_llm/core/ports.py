@@ -203,8 +203,14 @@ class Backend(Protocol):
         """
         ...
 
-    async def find(self, token: str, *, created_after: float | None = None) -> list[RemoteBatch]:
-        """Return the batches whose metadata token is ``token``, looking at those created since."""
+    async def find(
+        self, token: str, *, created_after: float | None = None, upload: str | None = None
+    ) -> list[RemoteBatch]:
+        """Return the batches whose metadata token is ``token``, looking at those created since.
+
+        :param upload: id of the upload they were made of, which is no other batch's: one that shows no token
+            although it was given one is known by it.
+        """
         ...
 
     async def find_origin(self, origin: str) -> list[RemoteBatch]:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pytest_mock import MockerFixture
 
-from airflow_batch_llm.core.model import BatchState, JobState
+from airflow_batch_llm.backends.openai_objects import BatchObject
+from airflow_batch_llm.core.model import BatchState, JobState, RemoteBatch
 from airflow_batch_llm.core.ports import CreateOrder
 from airflow_batch_llm.core.spec import Settings, Until
 from airflow_batch_llm.exceptions import AuthError, InDoubt, NotFound, Unreachable
@@ -99,6 +101,22 @@ def test_a_look_is_as_old_as_its_beginning(job: Bench) -> None:
     hours = Hours(patient)
     replace(patient, ledger=hours, around_backend=hours.around).step(Until.ENDED, submitting=True)
     assert hours.passed and "submitting_left" not in patient.actions() and patient.creates() == 1
+
+
+def test_a_batch_whose_metadata_the_server_dropped_is_known_by_its_upload(
+    job: Bench, mocker: MockerFixture
+) -> None:
+    read = BatchObject.normalised
+
+    def without_marks(self: BatchObject, *args: Any) -> RemoteBatch:
+        return replace(read(self, *args), metadata={})
+
+    mocker.patch.object(BatchObject, "normalised", without_marks)
+    spoil_creates(job, fault="lost_reply")
+    assert job.run().counts["answered"] == 4
+    assert job.creates() == len(job.server.batches()) == 1
+    assert "looked" not in job.actions()
+    job.assert_accounted()
 
 
 class Hours:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -141,3 +142,12 @@ def test_an_old_page_that_shows_no_order_does_not_end_a_list_that_may_run_oldest
     old = Page([batch(f"old-{n}", NOW - 86_400.0 * moment) for n, moment in enumerate(times)], "1")
     pages = Pages({"": old, "1": page("a", None)})
     assert pages.find("t-a", created_after=NOW) == ["a"]
+
+
+def test_an_upload_tells_only_what_shows_no_token() -> None:
+    bare = [replace(batch(name), metadata={}, input_file_id=f"file-{name}") for name in "ab"]
+    marked = replace(batch("c"), input_file_id="file-a")
+    pages = Pages({"": Page([*bare, marked], None)})
+    found = BatchList(CALL, pages.read).find("t-lost", upload="file-a")
+    assert [one.id for one in asyncio.run(found)] == ["a"]
+    assert pages.find("t-lost") == []
