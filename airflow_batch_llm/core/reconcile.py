@@ -13,9 +13,10 @@ from typing import Any
 
 from airflow_batch_llm.core.doubts import claim, seek_strays
 from airflow_batch_llm.core.endings import QUEUE_CODES, RESULTS_GONE, Ending, ending_as_noted, ending_of
-from airflow_batch_llm.core.files import raw_entry, raw_path
+from airflow_batch_llm.core.files import iter_requests, raw_entry, raw_path
 from airflow_batch_llm.core.handed_files import hint
 from airflow_batch_llm.core.holds import account_rows, rows_work
+from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.judging import judge_batch
 from airflow_batch_llm.core.model import (
     IN_FLIGHT,
@@ -27,6 +28,7 @@ from airflow_batch_llm.core.model import (
     RemoteBatch,
     RemoteStatus,
     RequestTemplate,
+    ResultFile,
 )
 from airflow_batch_llm.core.places import is_it, refuse_moved
 from airflow_batch_llm.core.spec import Later
@@ -233,6 +235,7 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
             try:
                 with _way_out_told(tools, batch):
                     await tools.backend_of(batch).download(remote, file, local)
+                    _refuse_strange(tools, batch, remote, file, local)
             except NotFound:
                 refuse_moved(tools, batch)
                 if answers and file.kind == "output":
@@ -243,6 +246,25 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
             info = tools.workspace.put_file(path, local)
         stored.append(raw_entry(tools.root, path, file.kind, file.file_id, info))
     return stored
+
+
+def _refuse_strange(tools: Tools, batch: Batch, remote: RemoteBatch, file: ResultFile, local: Path) -> None:
+    """See that a file which should hold rows of the batch holds one at least.
+
+    A page that a proxy puts in place of results, or rows that lost their ids, would make all of the batch
+    missing, and be paid for again.
+
+    :raises TransferError: there is something in it, or should be, and nothing of it is the batch's.
+    """
+    counted = remote.counts.get("failed" if file.kind == "error" else "completed")
+    if counted == 0 or (counted is None and not local.stat().st_size):
+        return
+    ours = {request.wire_id for request in iter_requests(tools.workspace, tools.root, batch)}
+    decode = tools.decoder_of(batch)
+    with local.open("rb") as lines:
+        if any(decode(line).wire_id in ours for _, line in iter_lines(read_chunks(lines))):
+            return
+    raise TransferError(f"batch {batch.batch_id}: its {file.kind} file holds no row of it")
 
 
 @contextmanager

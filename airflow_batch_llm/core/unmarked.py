@@ -21,8 +21,9 @@ from airflow_batch_llm.core.places import moved
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.exceptions import NotFound, Refused, TransferError
 
-#: How long before the intent a batch of ours may seem to have been created (clocks differ), seconds.
-CLOCK_SLACK = 600.0
+#: How much the clocks of provider and ledger may differ, seconds: an hour, where one is set wrong, and some
+#: more. What is looked at in vain costs a call or two; what is passed over is paid for twice.
+CLOCK_SLACK = 7_200.0
 
 
 class Whose(Enum):

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from airflow_batch_llm.cli.show import batch_facts
-from airflow_batch_llm.core import doubts
+from airflow_batch_llm.core import doubts, reconcile
 from airflow_batch_llm.core.by_hand import Declined, abandon_doubt, abandon_running, adopt, cancel
-from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, Job, JobState
+from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, Job, JobState, RemoteBatch
 from airflow_batch_llm.core.policy import RowRetry
+from airflow_batch_llm.core.ports import CreateOrder
 from airflow_batch_llm.core.spec import Settings, Until
 from airflow_batch_llm.core.unmarked import Whose
-from airflow_batch_llm.exceptions import InDoubt, LedgerLost
+from airflow_batch_llm.exceptions import InDoubt, LedgerLost, TransferError
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.migrate import open_default_sqlite
 from tests.integration.engine.processes import Died, Suspended
@@ -105,6 +106,45 @@ def test_what_others_have_sent_is_read_and_passed_over(when: str, street: Street
     job.assert_accounted()
 
 
+class OtherClock:
+    """A provider whose clock differs from ours: all that it says of times is shifted by so many seconds."""
+
+    def __init__(self, backend: Any, seconds: float) -> None:
+        self._backend, self._seconds = backend, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def _shifted(self, remote: RemoteBatch) -> RemoteBatch:
+        return replace(remote, created_at=(remote.created_at or 0.0) + self._seconds)
+
+    async def create(self, order: CreateOrder) -> RemoteBatch:
+        return self._shifted(await self._backend.create(order))
+
+    async def retrieve(self, batch_id: str) -> RemoteBatch:
+        return self._shifted(await self._backend.retrieve(batch_id))
+
+    async def list_recent(self, **values: Any) -> list[RemoteBatch]:
+        return [self._shifted(remote) for remote in await self._backend.list_recent(**values)]
+
+    async def list_since(self, oldest: float) -> list[RemoteBatch]:
+        listed = map(self._shifted, await self._backend.list_since(oldest - self._seconds))
+        return [remote for remote in listed if (remote.created_at or 0.0) >= oldest]
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, 3600.0])
+def test_a_clock_that_is_an_hour_wrong_hides_no_batch_of_ours(seconds: float, street: Street) -> None:
+    street.stand_still({"on": "create", "fault": "lost_reply", "times": 1})
+    job = street.job(around_backend=lambda backend: OtherClock(backend, seconds))
+    submit(job)
+    job.expire_leases()
+    job.step(Until.ENDED)
+    assert only(job).state is BatchState.SUBMITTED
+    assert finish(job, street).counts["answered"] == street.rows
+    assert street.creates() == 1
+    job.assert_accounted()
+
+
 def test_a_list_that_has_no_end_proves_nothing(street: Street) -> None:
     job = in_doubt(street, "dropped")
 
@@ -149,13 +189,17 @@ def test_a_stranger_taken_for_ours_is_let_go_when_its_rows_tell(
 def test_an_engine_that_believes_a_count_takes_others_rows_for_its_own(
     street: Street, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the test before this one guards: without the look at the rows, it fails."""
+    """What the test before this one guards: without the looks at the rows, it fails."""
 
     async def all_are_ours(*args: Any) -> Whose:
         return Whose.OURS
 
     job, stranger = provisional(street)
     monkeypatch.setattr(doubts, "whose_is", all_are_ours)
+    with pytest.raises(TransferError, match="holds no row of it"):
+        check_that_a_stranger_is_let_go(street, job, stranger)
+    assert "odd_rows" not in job.actions() and job.batches()[0].state is BatchState.ENDED
+    monkeypatch.setattr(reconcile, "_refuse_strange", lambda *args: None)
     with pytest.raises(AssertionError):
         check_that_a_stranger_is_let_go(street, job, stranger)
     assert "odd_rows" in job.actions() and job.batches()[0].counts == {"missing": street.rows}
