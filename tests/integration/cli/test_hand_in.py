@@ -48,7 +48,7 @@ def test_it_says_what_it_took_and_what_reads_it(job: Bench, command: Command, tm
     ]
     again = printed_json(command, *words)
     assert (again["state"], again["changed"], again["rows"]["taken"]) == ("ended", False, 4)
-    assert job.run().counts["answered"] == 4
+    assert job.until(Until.SETTLED).counts["answered"] == 4
     status, _, err = command(*words)
     assert status == 6 and "has been read" in err
 
@@ -87,14 +87,14 @@ def test_a_halted_job_is_resumed_first(bench: Callable[..., Bench], command: Com
     job = bench(texts=TEXTS, settings=replace(QUICK, gone_after=0.0))
     job.until(Until.ENDED, submitting=True)
     (file,) = download(job, job.batches()[0], tmp_path, then=FORGOTTEN)
-    assert job.run().state is JobState.HALTED
+    assert job.until(Until.SETTLED).state is JobState.HALTED
     for words in (("resume",), ("show",)):
         said = command(words[0], job.key.job_id, *(WHO if words[0] == "resume" else ()))
         assert "batch-llm hand-in" in said[1] + said[2]
     words = ("hand-in", job.key.job_id, "1-0-0", "--output", str(file.local), *WHO)
     assert printed_json(command, *words)["next"].startswith(f"Now batch-llm resume {job.key.job_id[:12]}")
     assert command("resume", job.key.job_id, *WHO)[0] == 0
-    assert job.run().counts["answered"] == 4 and job.creates() == 1
+    assert job.until(Until.SETTLED).counts["answered"] == 4 and job.creates() == 1
 
 
 def test_a_job_of_one_task_has_only_that_to_clear(job: Bench, command: Command, tmp_path: Path) -> None:

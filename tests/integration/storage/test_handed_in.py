@@ -20,6 +20,7 @@ def hand_in(ledger: SqlLedger, batch: Batch, **other: Any) -> Batch | None:
     return ledger.hand_in(batch, BROUGHT, **said)
 
 
+@pytest.mark.parametrize("address", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("state", list(BatchState))
 def test_a_batch_that_was_sent_has_ended_once_its_results_are_brought(
     ledger: SqlLedger, state: BatchState
