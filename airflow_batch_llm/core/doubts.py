@@ -9,7 +9,7 @@ from airflow_batch_llm.core.spec import Later
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.unmade import give_back
 from airflow_batch_llm.core.unmarked import CLOCK_SLACK, Found, Whose, came_to_nothing, look_around, whose_is
-from airflow_batch_llm.exceptions import RateLimited, Refused
+from airflow_batch_llm.exceptions import AccountError, AuthError, ProviderError, RateLimited, Refused
 
 #: Reason to wait: batches at the provider may be ours, and do not show yet whose they are.
 MAY_BE_OURS = "candidates"
@@ -39,13 +39,23 @@ async def record_stray(tools: Tools, batch: Batch, remote: RemoteBatch, attempt:
         await ask_to_cancel(tools, recorded)
 
 
-async def ask_to_cancel(tools: Tools, batch: Batch) -> None:
-    """Ask the provider to cancel a batch for which the ledger says so already."""
+async def ask_to_cancel(tools: Tools, batch: Batch, *, by_hand: bool = False) -> None:
+    """Ask the provider to cancel a batch for which the ledger says so already.
+
+    A call that fails is logged: whoever looks at the batch next asks again.
+
+    :param by_hand: a person waits for it: what fails is raised, unless the provider only declines, as it does
+        with a batch that is about to end.
+    :raises AuthError, AccountError: the account may not.
+    """
     try:
         await tools.backend_of(batch).cancel(batch.provider_batch_id or "")
-    except (Refused, RateLimited) as error:
-        # About to end, say: whoever looks at it next asks again.
-        log.warning("batch %s: cannot be cancelled now (%s)", batch.batch_id, error.reason)
+    except (AuthError, AccountError):
+        raise
+    except ProviderError as error:
+        if by_hand and not isinstance(error, Refused | RateLimited):
+            raise
+        log.warning("batch %s: cannot be cancelled now (%s)", batch.batch_id, error.code)
 
 
 async def resolve_doubt(tools: Tools, job: Job, batch: Batch) -> Later | None:

@@ -107,8 +107,10 @@ class Engine:
                 # Cleared meanwhile: what is sent from now on is asked as the new plan says.
                 revision, template = job.revision, tools.template(job)
             later = await self._send(job, template)
-            await self._observe(job)
+            refused = await self._observe(job)
             changed, unread_until = await self._reconcile(job, template, everything=everything)
+            if refused is not None:
+                raise refused
             if changed:
                 continue
             job, waiting = self._waiting(tools.reload(job), later, unread_until)
@@ -240,13 +242,19 @@ class Engine:
             for batch in self.tools.ledger.batches(job.job_id, states=accepted)
         )
 
-    async def _observe(self, job: Job) -> None:
-        answered: set[str] = set()
+    async def _observe(self, job: Job) -> AuthError | AccountError | None:
+        """Look at what is out; returns why an account may not cancel what is late, to be raised when what
+        has ended was read."""
+        looked: set[str] = set()
+        refused: dict[str, AuthError | AccountError] = {}
         for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.SUBMITTED]):
-            await observe_batch(self.tools, job, batch)
-            if batch.conn_id not in answered:
-                calls_work(self.tools, batch.conn_id)
-                answered.add(batch.conn_id)
+            error = await observe_batch(self.tools, job, batch)
+            looked.add(batch.conn_id)
+            if error is not None:
+                refused.setdefault(batch.conn_id, error)
+        for conn_id in sorted(looked - refused.keys()):
+            calls_work(self.tools, conn_id)
+        return next(iter(refused.values()), None)
 
     async def _reconcile(
         self, job: Job, template: RequestTemplate, *, everything: bool

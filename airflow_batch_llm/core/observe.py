@@ -7,14 +7,15 @@ from airflow_batch_llm.core.doubts import ask_to_cancel
 from airflow_batch_llm.core.model import MACHINE, Batch, BatchKind, Job, RemoteStatus
 from airflow_batch_llm.core.places import is_it, refuse_moved
 from airflow_batch_llm.core.tools import Tools, log
-from airflow_batch_llm.exceptions import NotFound
+from airflow_batch_llm.exceptions import AccountError, AuthError, NotFound
 
 
-async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
-    """Look at one submitted batch; returns it as ended, or None while it runs.
+async def observe_batch(tools: Tools, job: Job, batch: Batch) -> AuthError | AccountError | None:
+    """Look at one submitted batch, and note its end.
 
     Past the job's or the batch's own time the provider is asked to cancel it, unless ``on_deadline`` leaves
-    that to a person, or it may be somebody else's.
+    that to a person, or it may be somebody else's. Returns why the account may not cancel it, for the caller
+    to raise: the other batches are looked at first, as looking works.
 
     :raises ConfigurationError: it is not shown, and its connection names another server or account by now.
     """
@@ -29,8 +30,8 @@ async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
         return None
     if remote.status.terminal:
         tools.fault("observe.before_ended")
-        ended = tools.ledger.mark_ended(batch, remote)
-        return ended if ended is not None else tools.ledger.get_batch(batch.batch_id)
+        tools.ledger.mark_ended(batch, remote)
+        return None
     if batch.provisional:
         return None
     overdue = _overdue(tools, job, batch)
@@ -41,7 +42,10 @@ async def observe_batch(tools: Tools, job: Job, batch: Batch) -> Batch | None:
         batch = noted if noted is not None else batch
     if batch.cancel_asked_at is not None and remote.status in _CAN_BE_CANCELLED:
         # Also where it was noted before: the process that noted it may have died before it asked.
-        await ask_to_cancel(tools, batch)
+        try:
+            await ask_to_cancel(tools, batch)
+        except (AuthError, AccountError) as error:
+            return error
     return None
 
 

@@ -132,7 +132,7 @@ async def abandon_running(
     if asked_at is None:
         noted = tools.ledger.ask_cancel(batch, actor=actor, reason=reason)
         asked_at = noted.cancel_asked_at if noted is not None else None
-    await ask_to_cancel(tools, batch)
+    await ask_to_cancel(tools, batch, by_hand=True)
     now = tools.ledger.now()
     left = (asked_at if asked_at is not None else now) + CANCEL_PATIENCE - now
     if left > 0:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
-from airflow_batch_llm.core.model import JobState, LetterState
+from airflow_batch_llm.core.model import BatchState, JobState, LetterState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Until
+from airflow_batch_llm.exceptions import AuthError, ProviderError
 from tests.integration.engine.kills import die_at, was_killed
 from tests.job_bench import Bench
 
@@ -77,3 +79,27 @@ def test_a_batch_past_its_own_time_is_cancelled_and_the_rest_sent_again(running:
     assert [b["total"] for b in running.server.batches()] == [3, 6]
     assert running.server.summary()["charged"] == 6
     running.assert_accounted()
+
+
+@pytest.mark.parametrize(("status", "raised"), [(403, AuthError), (404, None), (500, None)])
+def test_a_cancel_that_fails_keeps_no_other_batch_from_being_read(
+    status: int, raised: type[ProviderError] | None, bench: Callable[..., Bench]
+) -> None:
+    options = {"max_requests": 3, "max_retries": 0}
+    job = bench(texts=TEXTS, job_timeout=3600.0, policy=RowRetry(max_rounds=0), options=options)
+    job.server.set_scenario({"pace": {"seconds": 600}})
+    job.step(Until.ENDED, submitting=True)
+    late, other = job.batches()
+    job.server.release(other.provider_batch_id)
+    let_time_pass(job, "deadline_at", "batch_llm_job")
+    failure = {"on": "cancel", "fault": "error", "status": status, "times": 100}
+    job.server.set_scenario({"pace": {"seconds": 600}, "calls": [failure]})
+    with pytest.raises(raised) if raised is not None else nullcontext():
+        job.step(Until.RECONCILED)
+    states = {batch.batch_id: batch.state for batch in job.batches()}
+    assert states == {late.batch_id: BatchState.SUBMITTED, other.batch_id: BatchState.RECONCILED}
+    job.server.set_scenario({"pace": {"seconds": 600}})
+    assert job.retry().run().state is JobState.SETTLED
+    assert set(job.open_letters().values()) == {"batch_cancelled"}, "asked again"
+    assert job.actions().count("cancel_asked") == 1
+    job.assert_accounted()
