@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ from airflow_batch_llm.core.shards import ShardWriter, TooLarge, counts_in_use, 
 from airflow_batch_llm.core.shared_requests import SharedRequests
 from airflow_batch_llm.core.tools import Tools, chunks, log
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
+from airflow_batch_llm.exceptions import Refused
 
 #: More batches refused as a whole in one round than this is no search for single rows any more.
 _MOST_REFUSED = 32
@@ -259,13 +261,16 @@ def _pin(
     again: Iterable[_Again],
     *,
     delay: float = 0.0,
-    letters: Sequence[str] = (),
+    letters_but: Callable[[Collection[str]], Sequence[str]] = lambda unsent: (),
     seen: Mapping[str, Any] | None = None,
     deadline_at: float | None = None,
     actor: str = "machine",
     reason: str = "",
 ) -> Job | None:
-    """Write the round's files and pin them; None where there was nothing to send."""
+    """Write the round's files and pin them; None where there was nothing to send.
+
+    :param letters_but: the letters that the round takes up, given the wire ids that cannot be sent.
+    """
     plan_id = secrets.token_hex(8)
     folder = plan_path(tools.root, plan_id)
     not_before = tools.ledger.now() + delay if delay else None
@@ -282,18 +287,13 @@ def _pin(
             not_before=not_before,
             taken=counts_in_use(tools, job),
         ) as shards:
-            for item in again:
-                if item.cut_before:
-                    shards.cut()
-                try:
-                    shards.add(item.request, model=item.model, overrides=item.overrides)
-                except TooLarge:
-                    # Only a request at the very limit grows past it by what was changed; it dies as it is.
-                    tools.ledger.add_event(job.job_id, "not_sent_again", reason="changed request over limit")
+            unsent = _write(shards, again)
             batches = paced(shards.plans(), tools.backend.limits, tools.ledger.now())
     except BaseException:
         tools.workspace.delete_tree(folder)
         raise
+    _tell_unsent(tools, job, unsent)
+    letters = letters_but(unsent)
     if not batches:
         tools.workspace.delete_tree(folder)
         return None
@@ -308,6 +308,33 @@ def _pin(
         tools.workspace.delete_tree(folder)
         return tools.reload(job)
     return pinned
+
+
+def _write(shards: ShardWriter, again: Iterable[_Again]) -> dict[str, str]:
+    """Put the requests into batches; returns wire id -> why, of those that cannot be sent as changed.
+
+    A request may grow past the limit by what was changed, or ask a model for what the protocol refuses with
+    it. Such a row dies as it is: what came of its last attempt stands.
+    """
+    unsent: dict[str, str] = {}
+    for item in again:
+        if item.cut_before:
+            shards.cut()
+        try:
+            shards.add(item.request, model=item.model, overrides=item.overrides)
+        except TooLarge:
+            unsent[item.request.wire_id] = "over limit"
+        except Refused as error:
+            # Its reason is a short token; its text may quote the row.
+            unsent[item.request.wire_id] = f"refused: {error.reason}"
+    return unsent
+
+
+def _tell_unsent(tools: Tools, job: Job, unsent: Mapping[str, str]) -> None:
+    for why, rows in sorted(Counter(unsent.values()).items()):
+        log.warning("job %s: %d rows are not sent again: changed request %s", job.job_id, rows, why)
+        text = f"changed request {why} ({rows} rows)"
+        tools.ledger.add_event(job.job_id, "not_sent_again", reason=text)
 
 
 def redrive(
@@ -325,7 +352,7 @@ def redrive(
 
     Letters without a stored request (refused before they were ever sent) are passed over, and so are rows
     that have an answer by now: another judge found one, or a late result did. Those letters wait to be
-    resolved.
+    resolved. Letters whose request the protocol refuses by now stay open.
 
     :param wanted: which open letters are meant.
     :returns: how many letters the round holds, and the job as pinned; None where there was nothing to send.
@@ -337,13 +364,18 @@ def redrive(
         letters = sorted(wire_id for wire_id in chosen if _is_wanted(index, sent_for.of(wire_id)))
         if not letters:
             return 0, None
+
+        def sent_but(unsent: Collection[str]) -> list[str]:
+            letters[:] = [wire_id for wire_id in letters if sent_for.of(wire_id) not in unsent]
+            return letters
+
         requests = sum(1 for _ in index.keys(a=_WANTED))
         pinned = _pin(
             tools,
             job,
             template,
             _stored_requests(tools, job, index, paths, requests),
-            letters=letters,
+            letters_but=sent_but,
             seen={**seen, "allowance_round": job.round + 1},
             deadline_at=deadline_at,
             actor=actor,

@@ -31,12 +31,18 @@ from airflow_batch_llm.core.model import Job, Plan, Request
 from airflow_batch_llm.core.plan_files import feed_digests
 from airflow_batch_llm.core.ports import RowIndex, WholeFile
 from airflow_batch_llm.core.prior import Prior
-from airflow_batch_llm.core.shards import ShardWriter, TooLarge, counts_in_use, paced
+from airflow_batch_llm.core.shards import ShardWriter, TooLarge, batch_template, counts_in_use, paced
 from airflow_batch_llm.core.sharing import Asking, Sharing
 from airflow_batch_llm.core.spec import OnEmpty, StageOrder
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import VALIDATOR_FAILED, Verdict
-from airflow_batch_llm.exceptions import CustomIdError, EmptySourceError, Refused, TooFewRows
+from airflow_batch_llm.exceptions import (
+    ConfigurationError,
+    CustomIdError,
+    EmptySourceError,
+    Refused,
+    TooFewRows,
+)
 
 _MAX_COMPLAINTS = 20
 #: Drafts that are looked at together: their number, and the text in them.
@@ -50,10 +56,12 @@ _member_encoder = msgspec.json.Encoder(enc_hook=str)
 def stage(tools: Tools, order: StageOrder, job: Job) -> Job:
     """Write a plan for the job's revision and pin it; returns the job as pinned, by us or by another.
 
+    :raises ConfigurationError: no request of the template can be made for the policy's ``escalate_to``.
     :raises CustomIdError: ids that are missing, empty, repeated or not strings (with line numbers).
     :raises EmptySourceError: no row and ``on_empty="fail"``.
     :raises TooFewRows: fewer rows than ``min_rows``, but not none.
     """
+    _check_escalation(tools, order)
     plan_id = secrets.token_hex(8)
     try:
         plan = _Staging(tools, order, job, plan_id).write()
@@ -69,6 +77,20 @@ def stage(tools: Tools, order: StageOrder, job: Job) -> Job:
         return tools.reload(job)
     _describe_for_people(tools, plan_id)
     return pinned
+
+
+def _check_escalation(tools: Tools, order: StageOrder) -> None:
+    """Try what retry rounds would ask the other model for: in a round, the first answers are paid for."""
+    model = tools.spec.policy.escalate_to
+    if not model:
+        return
+    try:
+        tools.backend.line_encoder(batch_template(order.template, model, {}))
+    except Refused as error:
+        raise ConfigurationError(
+            f"RowRetry: escalate_to={model!r} cannot be asked as the task asks: {_words_of(error)}; nothing "
+            "was sent"
+        ) from error
 
 
 def _words_of(error: Refused) -> str:
