@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_batch_llm.core.by_hand import abandon_results, adopt, what_runs
+import pytest
+
+from airflow_batch_llm.core.by_hand import adopt, what_runs
 from airflow_batch_llm.core.model import BatchState, JobState
 from airflow_batch_llm.core.spec import Until
 from airflow_batch_llm.exceptions import TransferError
@@ -91,7 +93,10 @@ def test_what_was_adopted_provisionally_and_never_shows_rows_is_a_persons_matter
     assert not list(job.folder.rglob("raw/*")) and street.touched(only(job).provider_batch_id) == []
 
 
-def test_ours_is_found_when_what_it_was_taken_for_is_gone_and_was_given_up(street: Street) -> None:
+@pytest.mark.parametrize("seen_ended", [False, True])
+def test_ours_is_found_when_what_it_was_taken_for_was_deleted_by_its_owner(
+    seen_ended: bool, street: Street
+) -> None:
     job = in_doubt(street, "lost_reply", settings=replace(SLOW, gone_after=0.05))
     (ours,) = [batch["id"] for batch in street.server.batches()]
     stranger = street.stranger()
@@ -99,12 +104,30 @@ def test_ours_is_found_when_what_it_was_taken_for_is_gone_and_was_given_up(stree
     lagging = replace(job, around_backend=lambda backend: Without(backend, ours))
     step_until(lagging, lambda: only(job).provider_batch_id == theirs)
     street.run_free()
+    if seen_ended:
+        assert (
+            job.ledger.mark_ended(
+                only(job), stranger.call(lambda engine: engine.tools.backend.retrieve(theirs))
+            )
+            is not None
+        )
     stranger.until(Until.SETTLED)
     stranger.call(lambda engine: engine.tools.backend.delete_file(theirs))
-    assert job.until(Until.SETTLED).halt_code == "BLLM-031" and only(job).state is BatchState.LOST
-    abandon_results(job.ledger, job.workspace, job.job(), only(job), actor="ann", reason="not ours")
-    assert job.ledger.resume_job(job.job(), actor="ann", reason="go on", deadline_at=None) is not None
-    assert job.until(Until.SETTLED).counts["answered"] == street.rows and street.creates() == 2
+    done = job.until(Until.SETTLED)
+    assert (done.state, done.halt_code) == (JobState.SETTLED, None)
+    assert done.counts["answered"] == street.rows and street.creates() == 2
+    assert only(job).provider_batch_id == ours and theirs in only(job).not_ours
+    job.assert_accounted()
+
+
+def test_rows_are_sent_when_what_they_were_taken_for_was_a_strangers_and_is_deleted(street: Street) -> None:
+    job, stranger = provisional(street, settings=replace(SLOW, gone_after=0.05))
+    street.run_free()
+    stranger.until(Until.SETTLED)
+    theirs = str(only(stranger).provider_batch_id)
+    stranger.call(lambda engine: engine.tools.backend.delete_file(theirs))
+    assert job.until(Until.SETTLED, submitting=True).counts["answered"] == street.rows
+    assert only(job).attempt == 2 and "provisional_disowned" in job.actions()
     job.assert_accounted()
 
 
@@ -119,7 +142,7 @@ def test_nobody_who_waits_for_an_accepted_job_cancels_what_may_be_somebody_elses
 def test_what_others_begin_after_all_create_calls_were_over_is_not_waited_for(street: Street) -> None:
     job, _ = provisional(street)
     with job.ledger.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE batch_llm_batch SET lease_until = lease_until - 3600")
+        connection.exec_driver_sql("UPDATE batch_llm_batch SET lease_until = lease_until - 10800")
     late = street.stranger("late")
     street.server.release(only(job).provider_batch_id)
     step_until(job, lambda: only(job).attempt == 2)
