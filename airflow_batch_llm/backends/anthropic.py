@@ -54,6 +54,8 @@ class AnthropicBackend(ListedBackend):
     :param limits: what the connection makes of the provider's limits.
     """
 
+    _kind_member = "type"
+
     def __init__(
         self, provider: str, client: ApiClient, options: BackendOptions, *, limits: Limits = _LIMITS
     ) -> None:
@@ -149,7 +151,7 @@ class AnthropicBackend(ListedBackend):
             # The server reads and checks all of it before it says a word.
             timeout=self._client.timeout(seconds),
         )
-        return self._created(reply, call)
+        return self._created(reply, call, order)
 
     async def retrieve(self, batch_id: str) -> RemoteBatch:
         """Return the batch as it is now. :raises NotFound: the provider denies it."""

@@ -192,7 +192,7 @@ class GeminiBackend(ListedBackend):
             content=await asyncio.to_thread(_create_body, order),
             headers={"content-type": "application/json"},
         )
-        return self._created(reply, call)
+        return self._created(reply, call, order)
 
     async def retrieve(self, batch_id: str) -> RemoteBatch:
         """Return the batch as it is now. :raises NotFound: the provider denies it."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import httpx
 
 from airflow_batch_llm.backends.base import ApiClient, Call
 from airflow_batch_llm.backends.listing import BatchList, Page
 from airflow_batch_llm.backends.options import BackendOptions
-from airflow_batch_llm.backends.replies import StrangeStatuses
-from airflow_batch_llm.core.model import RemoteBatch
-from airflow_batch_llm.core.ports import Limits
+from airflow_batch_llm.backends.replies import StrangeStatuses, kind_of
+from airflow_batch_llm.core.ids import META_TOKEN
+from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus
+from airflow_batch_llm.core.ports import CreateOrder, Limits
 from airflow_batch_llm.exceptions import InDoubt, Refused, Unreachable
 
 
@@ -27,6 +29,9 @@ class ListedBackend(ABC):
     :param inline: whether requests go along with the create call.
     :param marks_batches: whether a batch shows the token that it was created with.
     """
+
+    #: The member of a batch in which the protocol names the kind of an object; its name says "batch".
+    _kind_member: ClassVar[str] = "object"
 
     def __init__(
         self,
@@ -103,15 +108,31 @@ class ListedBackend(ABC):
         """Return the batch at ``path``. :raises NotFound: the provider denies it."""
         return self._batch(await self._client.call("GET", path), self._client.named("GET", path))
 
-    def _created(self, reply: httpx.Response, call: Call) -> RemoteBatch:
+    def _created(self, reply: httpx.Response, call: Call, order: CreateOrder) -> RemoteBatch:
         """Return the batch that a create call made.
 
         :raises InDoubt: the reply shows none, though the call succeeded.
         """
+        doubt = f"{call}: the reply is not a batch; it may have taken effect"
         try:
-            return self._batch(reply, call)
+            remote = self._batch(reply, call)
         except Unreachable as e:
-            raise InDoubt(f"{call}: the reply is not a batch; it may have taken effect") from e
+            raise InDoubt(doubt) from e
+        if not self._is_made(remote, order, kind_of(reply, self._kind_member)):
+            raise InDoubt(doubt)
+        return remote
+
+    def _is_made(self, remote: RemoteBatch, order: CreateOrder, kind: str | None) -> bool:
+        """Say whether an object with an id is the batch that was ordered: other things have one as well (an
+        error that a gateway tells with 200). Not every server names the kind, or shows the metadata at once.
+        """
+        token = order.metadata.get(META_TOKEN)
+        if token and remote.metadata.get(META_TOKEN) == token:
+            return True
+        if kind is not None:
+            return "batch" in kind.lower()
+        uploaded = bool(order.input_file_id) and remote.input_file_id == order.input_file_id
+        return uploaded or remote.status is not RemoteStatus.UNKNOWN
 
     @abstractmethod
     def _batch(self, reply: httpx.Response, call: Call) -> RemoteBatch:

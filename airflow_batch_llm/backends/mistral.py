@@ -209,7 +209,7 @@ class MistralBackend(ListedBackend):
                 raise
             what = f"{call}: HTTP 404: no such endpoint; check the dialect and the base URL {call.base}"
             raise Refused(what, status_code=404, reason="not_found") from e
-        return self._created(reply, call)
+        return self._created(reply, call, order)
 
     async def retrieve(self, batch_id: str) -> RemoteBatch:
         """Return the job as it is now.

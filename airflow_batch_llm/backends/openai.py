@@ -126,7 +126,7 @@ class OpenAIBackend(ListedBackend):
             body["metadata"] = dict(order.metadata)
         call = self._client.named("POST", "/batches")
         reply = await self._client.call_once("POST", call.path, seconds=self.create_timeout, json=body)
-        return self._created(reply, call)
+        return self._created(reply, call, order)
 
     async def retrieve(self, batch_id: str) -> RemoteBatch:
         """Return the batch as it is now. :raises NotFound: the provider denies it."""

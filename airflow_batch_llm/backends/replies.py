@@ -36,6 +36,12 @@ def parse(model: type[M], reply: httpx.Response, call: Call) -> M:
         raise Unreachable(f"{call}: HTTP {reply.status_code} without the expected JSON") from None
 
 
+def kind_of(reply: httpx.Response, member: str) -> str | None:
+    """Return what a reply, which is known to be an object, calls itself; None where it does not say."""
+    kind = reply.json().get(member)
+    return kind if isinstance(kind, str) and kind.strip() else None
+
+
 async def read_apart(reply: httpx.Response, read: Callable[[], T]) -> T:
     """Return what ``read`` makes of a reply. A large one is read outside of the event loop, which belongs
     to others as well: batches that name an error for each line make megabytes."""

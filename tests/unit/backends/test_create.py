@@ -100,6 +100,43 @@ def test_what_may_have_taken_effect_is_in_doubt_and_sent_once(bench: Bench, repl
     assert bench.waits == []
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"id": "req_123", "object": "error", "error": {"message": "upstream timed out"}},
+        {"id": "req_123", "error": {"message": "upstream timed out"}},
+        {"id": "req_123", "type": "error"},
+        {"id": "resp_1", "object": "response", "status": "completed"},
+        {"id": "file-2", "object": "file", "status": "processed"},
+        {"id": "x", "status": "ok", "metadata": {META_TOKEN: "another"}, "input_file_id": "file-2"},
+    ],
+)
+def test_another_object_that_has_an_id_is_not_taken_for_the_batch(
+    bench: Bench, other: dict[str, Any]
+) -> None:
+    bench.server.script = [Reply(200, other)]
+    with pytest.raises(InDoubt):
+        create(bench)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"status": "validating"},
+        {"object": "batch"},
+        {"object": "batch", "status": "brand_new"},
+        {"status": "brand_new", "metadata": {META_TOKEN: "a123"}},
+        {"object": "job", "metadata": {META_TOKEN: "a123"}},
+        {"status": "brand_new", "input_file_id": "file-in"},
+    ],
+)
+def test_one_sign_of_a_batch_is_enough_where_a_server_leaves_out_the_others(
+    bench: Bench, shown: dict[str, Any]
+) -> None:
+    bench.server.script = [Reply(200, {"id": "batch_1", **shown})]
+    assert create(bench).id == "batch_1"
+
+
 def test_a_reply_that_never_comes_is_in_doubt(bench: Bench) -> None:
     bench.server.script = [Reply(hang=True)]
     with pytest.raises(InDoubt):

@@ -94,6 +94,9 @@ def test_version_betas_and_key_are_told_in_headers(
         Reply(409, failure("conflict_error")),
         Reply(200, b"<html>welcome</html>"),
         Reply(200, {"type": "message_batch"}),
+        Reply(200, {"id": "req_123", "type": "error", "error": {"type": "timeout_error"}}),
+        Reply(200, {"id": "msg_1", "type": "message", "processing_status": "in_progress"}),
+        Reply(200, {"id": "req_123", "object": "error"}),
     ],
 )
 def test_what_may_have_taken_effect_is_in_doubt_and_sent_once(bench: Bench, reply: Reply) -> None:

@@ -168,6 +168,7 @@ def test_requests_go_along_with_the_call_where_there_is_no_upload(mistral: Scrip
         (Reply(503, b"busy"), InDoubt),
         (Reply(200, {"status": "QUEUED"}), InDoubt),
         (Reply(200, b"<html>"), InDoubt),
+        (Reply(200, {"id": "req_123", "object": "error", "message": "timed out"}), InDoubt),
         (Reply(422, {"detail": [{"type": "x", "loc": ["body", "model"], "msg": "no such model"}]}), Refused),
         (Reply(422, {"detail": "unsupported endpoint"}), Refused),
         (Reply(404, {"detail": "File not found"}), NotFound),
