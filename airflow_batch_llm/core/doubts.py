@@ -197,17 +197,6 @@ async def claim(tools: Tools, batch: Batch, remote: RemoteBatch) -> Batch | None
     return None
 
 
-def disown_gone(tools: Tools, batch: Batch) -> None:
-    """Take what was adopted provisionally, and is not at the provider any more, for none of ours.
-
-    Most likely its owner deleted it; nothing of it can be read in any case. The batch is in doubt again.
-    """
-    log.warning("batch %s: %s is gone; looking again", batch.batch_id, batch.provider_batch_id)
-    tools.fault("doubt.before_disowned")
-    tools.ledger.disown(batch, reason="is not at the provider any more")
-    tools.fault("doubt.after_disowned")
-
-
 # -- marks, and what was left behind ---------------------------------------------------------------
 async def _find_any(tools: Tools, job: Job, batch: Batch) -> tuple[RemoteBatch, int] | None:
     """Look for every attempt of the batch, the newest first.

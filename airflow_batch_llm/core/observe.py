@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_batch_llm.core.deadline import batch_bound, is_late, leaves_all_as_it_is
-from airflow_batch_llm.core.doubts import ask_to_cancel, disown_gone
+from airflow_batch_llm.core.doubts import ask_to_cancel
 from airflow_batch_llm.core.model import MACHINE, Batch, BatchKind, Job, RemoteStatus
 from airflow_batch_llm.core.places import is_it, refuse_moved
 from airflow_batch_llm.core.tools import Tools, log
@@ -56,9 +56,6 @@ def _take_as_lost(tools: Tools, job: Job, batch: Batch) -> None:
     """The provider denies a batch of ours. Right after the create call it may only not know it yet."""
     if (batch.submitted_at or 0.0) + tools.settings.gone_after > tools.ledger.now():
         log.info("batch %s: not known to the provider yet", batch.batch_id)
-        return
-    if batch.provisional:
-        disown_gone(tools, batch)
         return
     counts = batch.kind is BatchKind.PRIMARY and batch.revision >= job.floor_revision
     told = f"batch {batch.batch_id} is unknown to the provider"

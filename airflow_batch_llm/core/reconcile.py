@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_batch_llm.core.doubts import claim, disown_gone, seek_strays
+from airflow_batch_llm.core.doubts import claim, seek_strays
 from airflow_batch_llm.core.endings import QUEUE_CODES, RESULTS_GONE, Ending, ending_as_noted, ending_of
 from airflow_batch_llm.core.files import iter_requests, raw_entry, raw_path
 from airflow_batch_llm.core.handed_files import hint
@@ -69,9 +69,6 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
         refuse_moved(tools, batch)
     if later is not None and (remote is None or not remote.status.terminal or _lacks_answers(remote)):
         return later
-    if remote is None and batch.provisional and _is_unread(tools, batch):
-        disown_gone(tools, batch)
-        return None
     if remote is not None and not remote.status.terminal:
         raise Unreachable(f"batch {batch.batch_id} had ended and is now shown as {remote.raw_status}")
     if batch.provisional and remote is not None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from airflow_batch_llm.core.by_hand import adopt, what_runs
+from airflow_batch_llm.core.by_hand import abandon_results, adopt, what_runs
 from airflow_batch_llm.core.model import BatchState, JobState
 from airflow_batch_llm.core.spec import Until
 from airflow_batch_llm.exceptions import TransferError
@@ -93,10 +91,7 @@ def test_what_was_adopted_provisionally_and_never_shows_rows_is_a_persons_matter
     assert not list(job.folder.rglob("raw/*")) and street.touched(only(job).provider_batch_id) == []
 
 
-@pytest.mark.parametrize("seen_ended", [False, True])
-def test_ours_is_found_when_what_it_was_taken_for_was_deleted_by_its_owner(
-    seen_ended: bool, street: Street
-) -> None:
+def test_ours_is_found_when_what_it_was_taken_for_is_gone_and_was_given_up(street: Street) -> None:
     job = in_doubt(street, "lost_reply", settings=replace(SLOW, gone_after=0.05))
     (ours,) = [batch["id"] for batch in street.server.batches()]
     stranger = street.stranger()
@@ -104,30 +99,12 @@ def test_ours_is_found_when_what_it_was_taken_for_was_deleted_by_its_owner(
     lagging = replace(job, around_backend=lambda backend: Without(backend, ours))
     step_until(lagging, lambda: only(job).provider_batch_id == theirs)
     street.run_free()
-    if seen_ended:
-        assert (
-            job.ledger.mark_ended(
-                only(job), stranger.call(lambda engine: engine.tools.backend.retrieve(theirs))
-            )
-            is not None
-        )
     stranger.until(Until.SETTLED)
     stranger.call(lambda engine: engine.tools.backend.delete_file(theirs))
-    done = job.until(Until.SETTLED)
-    assert (done.state, done.halt_code) == (JobState.SETTLED, None)
-    assert done.counts["answered"] == street.rows and street.creates() == 2
-    assert only(job).provider_batch_id == ours and theirs in only(job).not_ours
-    job.assert_accounted()
-
-
-def test_rows_are_sent_when_what_they_were_taken_for_was_a_strangers_and_is_deleted(street: Street) -> None:
-    job, stranger = provisional(street, settings=replace(SLOW, gone_after=0.05))
-    street.run_free()
-    stranger.until(Until.SETTLED)
-    theirs = str(only(stranger).provider_batch_id)
-    stranger.call(lambda engine: engine.tools.backend.delete_file(theirs))
-    assert job.until(Until.SETTLED, submitting=True).counts["answered"] == street.rows
-    assert only(job).attempt == 2 and "provisional_disowned" in job.actions()
+    assert job.until(Until.SETTLED).halt_code == "BLLM-031" and only(job).state is BatchState.LOST
+    abandon_results(job.ledger, job.workspace, job.job(), only(job), actor="ann", reason="not ours")
+    assert job.ledger.resume_job(job.job(), actor="ann", reason="go on", deadline_at=None) is not None
+    assert job.until(Until.SETTLED).counts["answered"] == street.rows and street.creates() == 2
     job.assert_accounted()
 
 
