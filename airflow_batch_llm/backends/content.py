@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from airflow_batch_llm.backends.base import ApiClient, Call, raise_for, unreachable
+from airflow_batch_llm.backends.counted import holds_rows_only
 from airflow_batch_llm.backends.retrying import Again
 from airflow_batch_llm.exceptions import TransferError
 
@@ -44,32 +46,35 @@ def unlogged_addresses() -> Iterator[None]:
 
 async def fetch_content(
     client: ApiClient, path: str, local: Path, *, expected: int | None, timeout: httpx.Timeout
-) -> None:
-    """Fetch ``path`` to ``local`` through a temporary name beside it; repeated when it arrives short.
+) -> bool:
+    """Fetch ``path`` to ``local`` through a temporary name beside it; repeated when it is not of its size.
+
+    Returns whether it is known to be whole: it is as long as the provider says.
 
     Redirects are followed (Parasail: to a signed URL); the key goes to the provider's own host only.
 
     :param expected: size in bytes that the provider names, None where it names none.
-    :raises TransferError: fewer bytes arrived than were promised, in each try.
+    :raises TransferError: fewer bytes arrived than were promised, or more that are no rows, in each try.
     :raises NotFound: the provider has the file no more.
     """
 
-    async def attempt() -> None:
+    async def attempt() -> bool:
         part = local.with_name(f".{local.name}.{uuid.uuid4().hex}.part")
         try:
             with unlogged_addresses():
-                await _fetch(client, path, part, expected, timeout)
+                whole = await _fetch(client, path, part, expected, timeout)
             os.replace(part, local)
+            return whole
         finally:
             with contextlib.suppress(FileNotFoundError):
                 part.unlink()
 
-    await client.repeat(attempt)
+    return await client.repeat(attempt)
 
 
 async def _fetch(
     client: ApiClient, path: str, part: Path, expected: int | None, timeout: httpx.Timeout
-) -> None:
+) -> bool:
     url = client.url(path)
     call = client.named("GET", path)
     for hop in range(_MAX_REDIRECTS + 1):
@@ -85,8 +90,7 @@ async def _fetch(
                         # The storage behind the provider: a signed URL that ran out, not a wrong key.
                         raise Again(TransferError(f"{call}: the storage said HTTP {reply.status_code}"))
                     raise_for(reply, call)
-                await _write(reply, call, part, expected)
-                return
+                return await _write(reply, call, part, expected)
         except httpx.InvalidURL as e:
             raise TransferError(f"{call}: redirected to what is not a URL") from e
         except httpx.HTTPError as e:
@@ -98,7 +102,7 @@ async def _fetch(
     raise TransferError(f"{call}: more than {_MAX_REDIRECTS} redirects")
 
 
-async def _write(reply: httpx.Response, call: Call, part: Path, expected: int | None) -> None:
+async def _write(reply: httpx.Response, call: Call, part: Path, expected: int | None) -> bool:
     written = 0
     with part.open("wb") as file:
         async for chunk in reply.aiter_bytes():
@@ -107,5 +111,10 @@ async def _write(reply: httpx.Response, call: Call, part: Path, expected: int | 
     if promised.isdigit() and reply.num_bytes_downloaded < int(promised):
         raise Again(TransferError(f"{call}: {reply.num_bytes_downloaded} of {promised} bytes arrived"))
     # A size of 0 is not believed: some servers name it for each file.
-    if expected and written < expected:
+    if not expected:
+        return False
+    # More than the size is a page in place of the file, or the size is wrong (of the compressed file, or
+    # taken while it was still written). Rows throughout tell that the size is: it is not known then.
+    if written < expected or (written > expected and not await asyncio.to_thread(holds_rows_only, part)):
         raise Again(TransferError(f"{call}: {written} of {expected} bytes arrived"))
+    return written == expected

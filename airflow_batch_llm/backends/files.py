@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from airflow_batch_llm.backends.base import ApiClient, Call
 from airflow_batch_llm.backends.content import fetch_content
+from airflow_batch_llm.backends.counted import fetch_counted
 from airflow_batch_llm.backends.fields import Text, Time, Whole
 from airflow_batch_llm.backends.replies import parse, quoted
 from airflow_batch_llm.backends.uploads import Stored, send_file
@@ -68,16 +70,25 @@ class FileStore:
         path = self._path_of(file_id)
         return parse(FileObject, await self._client.call("GET", path), self._client.named("GET", path))
 
-    async def download(self, file_id: str, local: Path) -> None:
-        """Fetch a file whole to ``local``, which appears only then.
+    async def download(self, file_id: str, local: Path, *, rows: int) -> None:
+        """Fetch a file whole to ``local``. Where its description names no size, its rows are counted.
 
+        :param rows: how many it holds by the provider's count; 0 where it does not say.
         :raises TransferError: it did not arrive whole, after some tries.
         :raises NotFound: the provider has it no more.
+        :raises Unreachable: its description, or the file, was not to be had.
         """
-        timeout = self._client.timeout(self._seconds)
-        expected = await self._size_of(file_id)
         path = f"{self._path_of(file_id)}/content"
-        await fetch_content(self._client, path, local, expected=expected, timeout=timeout)
+        fetch = functools.partial(
+            fetch_content,
+            self._client,
+            path,
+            expected=await self._size_of(file_id),
+            timeout=self._client.timeout(self._seconds),
+        )
+        await fetch_counted(
+            fetch, local, rows=rows, what=str(self._client.named("GET", path)), pause=self._client.pause
+        )
 
     async def delete(self, file_id: str) -> None:
         """Delete a file; one that is gone already is fine."""
@@ -87,12 +98,22 @@ class FileStore:
             log.debug("File %s was gone already", file_id)
 
     async def _size_of(self, file_id: str) -> int | None:
-        """Return the size the provider names for a file, None where it names none."""
+        """Return the size the provider names for a file, None where it names none.
+
+        :raises Unreachable: it did not answer. Its silence for a minute does not make the size unknown: a cut
+            file would be taken for a whole one.
+        """
+        path = self._path_of(file_id)
         try:
-            return (await self.describe(file_id)).bytes
-        except (NotFound, Refused, Unreachable) as e:
+            reply = await self._client.call("GET", path)
+        except (NotFound, Refused) as e:
             # Some gateways serve the content only; whether the file is there, the content call says.
-            log.debug("No size of %s: %s", self._path_of(file_id), e)
+            log.debug("No size of %s: %s", path, e)
+            return None
+        try:
+            return parse(FileObject, reply, self._client.named("GET", path)).bytes
+        except Unreachable as e:
+            log.debug("No size of %s: %s", path, e)
             return None
 
     def _path_of(self, file_id: str) -> str:

@@ -17,7 +17,7 @@ import httpx
 
 from airflow_batch_llm.backends.base import ApiClient, Call, client_for
 from airflow_batch_llm.backends.cancelling import ask_cancel
-from airflow_batch_llm.backends.counted import fetch_counted
+from airflow_batch_llm.backends.counted import fetch_counted, rows_of
 from airflow_batch_llm.backends.dialects import window_seconds
 from airflow_batch_llm.backends.files import FileStore
 from airflow_batch_llm.backends.listed import ListedBackend
@@ -112,7 +112,7 @@ class MistralBackend(ListedBackend):
         :raises NotFound: the provider has it no more.
         """
         if not file.file_id.startswith(INLINE):
-            await self._files.download(file.file_id, local)
+            await self._files.download(file.file_id, local, rows=rows_of(batch, file))
             return
         await self._fetch_outputs(batch, file.file_id.removeprefix(INLINE), local)
 
@@ -149,8 +149,7 @@ class MistralBackend(ListedBackend):
         A reply cut short on a row's end cannot be told from a whole one by its form: see
         :func:`~airflow_batch_llm.backends.counted.fetch_counted`.
         """
-        in_file = any(file.kind == "error" for file in batch.files)
-        counted = batch.counts.get("completed", 0) + (0 if in_file else batch.counts.get("failed", 0))
+        counted = rows_of(batch, ResultFile("output", INLINE + job_id))
 
         async def fetch(target: Path) -> None:
             rows = await self._client.repeat(functools.partial(self._read_outputs, job_id))

@@ -15,6 +15,7 @@ import httpx
 
 from airflow_batch_llm.backends.base import ApiClient, Call, client_for
 from airflow_batch_llm.backends.cancelling import ask_cancel
+from airflow_batch_llm.backends.counted import rows_of
 from airflow_batch_llm.backends.dialects import DIALECTS, Dialect, window_seconds
 from airflow_batch_llm.backends.files import FileStore
 from airflow_batch_llm.backends.listed import ListedBackend
@@ -100,7 +101,7 @@ class OpenAIBackend(ListedBackend):
         :raises TransferError: it did not arrive whole, after some tries.
         :raises NotFound: the provider has it no more.
         """
-        await self._files.download(file.file_id, local)
+        await self._files.download(file.file_id, local, rows=rows_of(batch, file))
 
     async def delete_file(self, file_id: str) -> None:
         """Delete a file; one that is gone already is fine."""

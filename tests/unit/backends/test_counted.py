@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_batch_llm.backends.counted import count_rows, fetch_counted
+from airflow_batch_llm.backends.counted import count_rows, fetch_counted, holds_rows_only, rows_of
+from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus, ResultFile
 from airflow_batch_llm.exceptions import TransferError
 
 ROW = b'{"custom_id":"w"}\n'
@@ -76,9 +77,59 @@ def test_half_a_row_at_the_end_is_no_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "rows"),
-    [(b"", 0), (b"\n \n", 0), (ROW, 1), (ROW[:5], 0), (b'{"a":"\xff"}', 1), (b'{"a":"\xff', 0)],
+    [
+        (b"", 0),
+        (b"\n \n", 0),
+        (ROW, 1),
+        (ROW[:5], 0),
+        (b'{"a":"\xff"}', 1),
+        (b'{"a":"\xff', 0),
+        (b'{"a":NaN,"b":"\x01"}', 1),
+        (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", 1),
+        (b"<html>\n{color: red}\n</html>\n", 0),
+        (b'[]\nnull\n"x"\n3\n' + ROW, 1),
+    ],
 )
 def test_rows_are_counted_without_half_ones(data: bytes, rows: int, tmp_path: Path) -> None:
     local = tmp_path / "raw"
     local.write_bytes(data)
     assert count_rows(local) == rows
+
+
+def test_a_page_of_as_many_lines_is_not_the_results(tmp_path: Path) -> None:
+    page = b"<html>\n<p>Soon.</p>\n</html>\n"
+    assert fetched(tmp_path, 2, page, ROW * 2)[0] == ROW * 2
+    with pytest.raises(TransferError, match="0 of 2 rows"):
+        fetched(tmp_path, 2, *[page] * 5)
+
+
+def test_a_strange_line_at_the_end_is_believed_when_it_is_read_three_times(tmp_path: Path) -> None:
+    assert fetched(tmp_path, 2, *[ROW + b"null\n"] * 3)[0] == ROW + b"null\n"
+
+
+def test_a_file_holds_rows_only_where_each_line_is_an_object(tmp_path: Path) -> None:
+    local = tmp_path / "raw"
+    for data, only in ((ROW * 2, True), (ROW + b"\n" + ROW.strip(), True), (ROW + b"[]", False)):
+        local.write_bytes(data)
+        assert holds_rows_only(local) is only
+
+
+OUTPUT, ERRORS = ResultFile("output", "o"), ResultFile("error", "e")
+COUNTS = {"total": 9, "completed": 5, "failed": 3}
+
+
+@pytest.mark.parametrize(
+    ("files", "counts", "file", "rows"),
+    [
+        ((OUTPUT, ERRORS), COUNTS, OUTPUT, 5),
+        ((OUTPUT, ERRORS), COUNTS, ERRORS, 3),
+        ((OUTPUT,), COUNTS, OUTPUT, 8),
+        ((ERRORS,), {}, ERRORS, 0),
+        ((OUTPUT,), {"total": 9}, OUTPUT, 0),
+    ],
+)
+def test_a_file_holds_what_the_batch_counts_for_its_kind(
+    files: tuple[ResultFile, ...], counts: dict[str, int], file: ResultFile, rows: int
+) -> None:
+    batch = RemoteBatch("b", RemoteStatus.DONE, "completed", files=files, counts=counts)
+    assert rows_of(batch, file) == rows

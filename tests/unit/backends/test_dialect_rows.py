@@ -12,7 +12,7 @@ from airflow_batch_llm.backends import find_provider, make_backend
 from airflow_batch_llm.backends.dialects import DIALECTS, window_seconds
 from airflow_batch_llm.core.endpoints import CHAT, EMBEDDINGS, ENDPOINTS, short_names
 from airflow_batch_llm.core.ids import META_TOKEN
-from airflow_batch_llm.core.model import RemoteStatus, RequestTemplate, ResultFile
+from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus, RequestTemplate, ResultFile
 from airflow_batch_llm.core.ports import CreateOrder
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import (
@@ -29,6 +29,7 @@ from tests.unit.backends.scripted_server import Reply
 
 ORDER = CreateOrder(RequestTemplate(CHAT, "m-1"), "file-in", {META_TOKEN: "a123"})
 BATCH = {"id": "batch_1", "status": "in_progress", "created_at": 1_700_000_000}
+ENDED = RemoteBatch("batch_1", RemoteStatus.DONE, "completed")
 
 
 def made(name: str, **options: Any) -> Any:
@@ -161,7 +162,7 @@ def test_deepinfra_names_an_error_file_without_a_byte_in_it(bench: Bench, tmp_pa
 
 
 async def fetched(backend: Any, local: Path) -> bytes:
-    await backend.download(None, ResultFile("error", "file-err"), local)
+    await backend.download(ENDED, ResultFile("error", "file-err"), local)
     return local.read_bytes()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from tests.unit.backends.scripted_server import Reply, ScriptedServer
 
 BATCH = RemoteBatch(id="batch_1", status=RemoteStatus.DONE, raw_status="completed")
 OUTPUT = ResultFile("output", "file-out")
-CONTENT = b'{"custom_id":"r-1"}\n' * 50
+ROW = b'{"custom_id":"r-1"}\n'
+CONTENT = ROW * 50
 GET_FILE, GET_CONTENT = "GET /v1/files/file-out", "GET /v1/files/file-out/content"
 
 
@@ -34,9 +36,10 @@ def upload(bench: Bench, tmp_path: Path, name: str = "b-0.jsonl", row: str = "op
     return bench.run(lambda backend: backend.upload(local, name), row, **options)
 
 
-def download(bench: Bench, tmp_path: Path, **options: Any) -> bytes:
+def download(bench: Bench, tmp_path: Path, counts: Any = None, **options: Any) -> bytes:
     local = tmp_path / "output.jsonl"
-    bench.run(lambda backend: backend.download(BATCH, OUTPUT, local), **options)
+    batch = replace(BATCH, counts=counts or {})
+    bench.run(lambda backend: backend.download(batch, OUTPUT, local), **options)
     assert list(tmp_path.iterdir()) == [local]
     return local.read_bytes()
 
@@ -116,6 +119,73 @@ def test_a_download_that_was_cut_is_fetched_again(bench: Bench, tmp_path: Path) 
     bench.server.routes = {GET_FILE: Reply(200, {"id": "file-out", "bytes": len(CONTENT)})}
     bench.server.script = [cut, Reply(503, b""), Reply(200, CONTENT)]
     assert download(bench, tmp_path) == CONTENT
+
+
+def test_a_page_in_place_of_the_file_is_not_the_file(bench: Bench, tmp_path: Path) -> None:
+    bench.server.routes = {GET_FILE: Reply(200, {"id": "file-out", "bytes": len(CONTENT)})}
+    bench.server.script = [Reply(200, b"<html>\n" + b"<p>Soon.</p>\n" * 200), Reply(200, CONTENT)]
+    assert download(bench, tmp_path) == CONTENT
+
+
+def test_more_rows_than_the_named_size_has_room_for_are_no_fault_of_the_file(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.server.routes = {GET_FILE: Reply(200, {"id": "file-out", "bytes": 400})}
+    bench.server.script = [Reply(200, CONTENT)]
+    assert download(bench, tmp_path) == CONTENT
+
+
+def test_a_size_that_is_wrong_leaves_the_rows_to_be_counted(bench: Bench, tmp_path: Path) -> None:
+    bench.server.routes = {GET_FILE: Reply(200, {"id": "file-out", "bytes": 400})}
+    bench.server.script = [Reply(200, ROW * 30), Reply(200, CONTENT)]
+    assert download(bench, tmp_path, counts={"completed": 50}) == CONTENT
+
+
+@pytest.mark.parametrize(
+    "described", [Reply(200, {"id": "file-out"}), Reply(404, {}), Reply(405, b""), Reply(200, b"<html>")]
+)
+def test_a_file_of_unknown_size_that_was_cut_between_rows_is_fetched_again(
+    bench: Bench, tmp_path: Path, described: Reply
+) -> None:
+    bench.server.routes = {GET_FILE: described}
+    bench.server.script = [Reply(200, ROW * 20), Reply(200, ROW * 35), Reply(200, CONTENT)]
+    assert download(bench, tmp_path, counts={"completed": 50, "failed": 0}) == CONTENT
+
+
+def test_rows_that_are_counted_and_truly_missing_are_believed(bench: Bench, tmp_path: Path) -> None:
+    bench.server.routes = {GET_FILE: Reply(200, {"id": "file-out"}), GET_CONTENT: Reply(200, CONTENT)}
+    assert download(bench, tmp_path, counts={"completed": 51}) == CONTENT
+    assert len(bench.server.seen("GET", "/files/file-out/content")) == 3
+
+
+def test_a_file_of_the_named_size_is_believed_whatever_is_counted(bench: Bench, tmp_path: Path) -> None:
+    bench.server.routes = {
+        GET_FILE: Reply(200, {"id": "file-out", "bytes": len(CONTENT)}),
+        GET_CONTENT: Reply(200, CONTENT),
+    }
+    assert download(bench, tmp_path, counts={"completed": 99}) == CONTENT
+    assert len(bench.server.seen("GET", "/files/file-out/content")) == 1
+
+
+def test_a_file_that_went_between_two_reads_leaves_nothing(bench: Bench, tmp_path: Path) -> None:
+    bench.server.routes = {GET_FILE: Reply(200, {"id": "file-out"})}
+    bench.server.script = [Reply(200, ROW), Reply(404, {"error": {"message": "x"}})]
+    with pytest.raises(NotFound):
+        download(bench, tmp_path, counts={"completed": 2})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_description_that_does_not_come_is_asked_for_again_and_then_an_error(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.server.routes = {GET_CONTENT: Reply(200, CONTENT)}
+    bench.server.script = [Reply(503, b""), Reply(200, {"id": "file-out", "bytes": len(CONTENT)})]
+    assert download(bench, tmp_path) == CONTENT
+    bench.server.received.clear()
+    bench.server.routes[GET_FILE] = Reply(503, b"")
+    with pytest.raises(Unreachable):
+        download(bench, tmp_path)
+    assert bench.server.seen("GET", "/files/file-out/content") == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from airflow_batch_llm.backends import make_backend
 from airflow_batch_llm.core.endings import ending_of
 from airflow_batch_llm.core.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, MODERATIONS, RESPONSES
 from airflow_batch_llm.core.ids import META_TOKEN
-from airflow_batch_llm.core.model import RemoteStatus, RequestTemplate, ResultFile
+from airflow_batch_llm.core.model import RemoteBatch, RemoteStatus, RequestTemplate, ResultFile
 from airflow_batch_llm.core.ports import CreateOrder
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import ConfigurationError, NotFound, RateLimited, Refused
@@ -22,6 +22,7 @@ from tests.unit.backends.scripted_server import Reply
 
 GA, PREVIEW = "2024-10-21", "2025-04-01-preview"
 BATCH = {"id": "batch_6f1", "status": "validating", "created_at": 1_780_000_000, "endpoint": None}
+ENDED = RemoteBatch("batch_1", RemoteStatus.DONE, "completed")
 BODY = b'{"messages":[{"role":"user","content":"hi"}]}'
 
 
@@ -52,7 +53,7 @@ def test_the_version_goes_with_every_call_beside_its_own_parameters(azure: Scrip
     async def use(backend: Any) -> None:
         await backend.upload(local, "up")
         await backend.find("a1")
-        await backend.download(None, ResultFile("output", "file-o"), tmp_path / "out.jsonl")
+        await backend.download(ENDED, ResultFile("output", "file-o"), tmp_path / "out.jsonl")
 
     azure.run(use, api_version=PREVIEW)
     queries = [request.path.partition("?")[2].split("&") for request in azure.server.received]
@@ -167,7 +168,7 @@ def test_too_many_files_are_refused_with_what_to_do(azure: Scripted, tmp_path: P
 def test_an_empty_error_file_is_a_file_without_rows(azure: Scripted, tmp_path: Path) -> None:
     azure.server.script = [Reply(200, {"id": "file-e", "bytes": 0}), Reply(200, b"")]
     local = tmp_path / "error.jsonl"
-    azure.run(lambda backend: backend.download(None, ResultFile("error", "file-e"), local))  # type: ignore[arg-type]
+    azure.run(lambda backend: backend.download(ENDED, ResultFile("error", "file-e"), local))
     assert local.read_bytes() == b""
 
 

@@ -340,6 +340,18 @@ def test_a_result_file_arrives_whole_or_not_at_all(mistral: Scripted, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_result_file_without_a_size_is_held_against_the_jobs_counts(
+    mistral: Scripted, tmp_path: Path
+) -> None:
+    local, row = tmp_path / "out.jsonl", b'{"custom_id":"w-1"}\n'
+    mistral.server.routes["GET /v1/files/file-o"] = Reply(200, {"id": "file-o"})
+    mistral.server.script = [Reply(200, row), Reply(200, row * 2)]
+    output = ResultFile("output", "file-o")
+    batch = RemoteBatch("job-1", RemoteStatus.DONE, "SUCCESS", files=(output,), counts={"completed": 2})
+    mistral.run(lambda backend: backend.download(batch, output, local))
+    assert local.read_bytes() == row * 2
+
+
 # -- results that hang on the job ------------------------------------------------------------------
 ROWS = [{"custom_id": f"w-{n}", "response": {"status_code": 200, "body": {}}} for n in range(4)]
 INLINE_DONE = DONE | {"input_files": []}
