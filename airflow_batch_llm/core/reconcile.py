@@ -254,10 +254,9 @@ def _refuse_strange(tools: Tools, batch: Batch, remote: RemoteBatch, file: Resul
     A page that a proxy puts in place of results, or rows that lost their ids, would make all of the batch
     missing, and be paid for again.
 
-    :raises TransferError: there is something in it, or should be, and nothing of it is the batch's.
+    :raises TransferError: the provider counts some, and nothing of what came is the batch's.
     """
-    counted = remote.counts.get("failed" if file.kind == "error" else "completed")
-    if counted == 0 or (counted is None and not local.stat().st_size):
+    if not remote.counts.get("failed" if file.kind == "error" else "completed"):
         return
     ours = {request.wire_id for request in iter_requests(tools.workspace, tools.root, batch)}
     decode = tools.decoder_of(batch)
