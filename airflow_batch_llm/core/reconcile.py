@@ -28,7 +28,6 @@ from airflow_batch_llm.core.model import (
     RemoteBatch,
     RemoteStatus,
     RequestTemplate,
-    ResultFile,
 )
 from airflow_batch_llm.core.places import is_it, refuse_moved
 from airflow_batch_llm.core.spec import Later
@@ -227,6 +226,7 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
     """
     answers = remote.status is RemoteStatus.DONE or remote.counts.get("completed", 0) > 0
     stored = []
+    known = False
     for number, file in enumerate(remote.files):
         kind = file.kind if [f.kind for f in remote.files].count(file.kind) == 1 else f"{file.kind}-{number}"
         path = raw_path(tools.root, batch, kind)
@@ -235,35 +235,40 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
             try:
                 with _way_out_told(tools, batch):
                     await tools.backend_of(batch).download(remote, file, local)
-                    _refuse_strange(tools, batch, remote, file, local)
             except NotFound:
                 refuse_moved(tools, batch)
                 if answers and file.kind == "output":
                     return None
                 log.warning("batch %s: its %s file is gone", batch.batch_id, file.kind)
                 continue
+            known = known or _holds_a_row(tools, batch, local)
             tools.fault("reconcile.before_raw")
             info = tools.workspace.put_file(path, local)
         stored.append(raw_entry(tools.root, path, file.kind, file.file_id, info))
+    if not known:
+        with _way_out_told(tools, batch):
+            _refuse_strange(batch, remote)
     return stored
 
 
-def _refuse_strange(tools: Tools, batch: Batch, remote: RemoteBatch, file: ResultFile, local: Path) -> None:
-    """See that a file which should hold rows of the batch holds one at least.
+def _holds_a_row(tools: Tools, batch: Batch, local: Path) -> bool:
+    """Say whether a file holds a row of the batch."""
+    ours = {request.wire_id for request in iter_requests(tools.workspace, tools.root, batch)}
+    decode = tools.decoder_of(batch)
+    with local.open("rb") as lines:
+        return any(decode(line).wire_id in ours for _, line in iter_lines(read_chunks(lines)))
+
+
+def _refuse_strange(batch: Batch, remote: RemoteBatch) -> None:
+    """See that files without a single row of the batch are not taken for its results.
 
     A page that a proxy puts in place of results, or rows that lost their ids, would make all of the batch
     missing, and be paid for again.
 
-    :raises TransferError: the provider counts some, and nothing of what came is the batch's.
+    :raises TransferError: the provider counts answers.
     """
-    if not remote.counts.get("failed" if file.kind == "error" else "completed"):
-        return
-    ours = {request.wire_id for request in iter_requests(tools.workspace, tools.root, batch)}
-    decode = tools.decoder_of(batch)
-    with local.open("rb") as lines:
-        if any(decode(line).wire_id in ours for _, line in iter_lines(read_chunks(lines))):
-            return
-    raise TransferError(f"batch {batch.batch_id}: its {file.kind} file holds no row of it")
+    if remote.files and remote.counts.get("completed"):
+        raise TransferError(f"batch {batch.batch_id}: what came as its results holds no row of it")
 
 
 @contextmanager
