@@ -226,7 +226,8 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
     """
     answers = remote.status is RemoteStatus.DONE or remote.counts.get("completed", 0) > 0
     stored = []
-    known = False
+    # Where no answers are counted, nothing is held against the files: they need not be read for it.
+    known = not remote.counts.get("completed")
     for number, file in enumerate(remote.files):
         kind = file.kind if [f.kind for f in remote.files].count(file.kind) == 1 else f"{file.kind}-{number}"
         path = raw_path(tools.root, batch, kind)
