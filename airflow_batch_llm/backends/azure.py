@@ -5,7 +5,6 @@ Reference: learn.microsoft.com, "Azure OpenAI batch" (Foundry), v1 API and the A
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 from airflow_batch_llm.backends.base import client_for
@@ -74,7 +73,7 @@ _LEGACY = replace(
 class AzureBackend(OpenAIBackend):
     """OpenAI's protocol as Azure speaks it."""
 
-    async def ready(self, file_id: str) -> float | None:
+    async def ready(self, file_id: str, *, waited: float = 0.0) -> float | None:
         """Return None where an upload was processed, else in how many seconds to ask again.
 
         :raises NotFound: the upload is gone.
@@ -88,9 +87,8 @@ class AzureBackend(OpenAIBackend):
             raise Refused(f"file {file.id} could not be read by {self.provider}", reason="file_unreadable")
         if status not in _NOT_READY:
             return None
-        age = time.time() - file.created_at if file.created_at is not None else 0.0
         least, most = _LOOK_AGAIN
-        return None if age > _SETTLING else min(max(age / 2, least), most)
+        return None if waited > _SETTLING else min(max(waited / 2, least), most)
 
 
 def _build(provider: Provider, address: str, api_key: str, options: BackendOptions) -> Backend:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from airflow_batch_llm.backends.base import ApiClient, Call
 from airflow_batch_llm.backends.content import fetch_content
 from airflow_batch_llm.backends.counted import fetch_counted
-from airflow_batch_llm.backends.fields import Text, Time, Whole
+from airflow_batch_llm.backends.fields import Text, Whole
 from airflow_batch_llm.backends.replies import parse, quoted
 from airflow_batch_llm.backends.uploads import Stored, send_file
 from airflow_batch_llm.exceptions import NotFound, Refused, Unreachable
@@ -27,7 +27,6 @@ class FileObject(BaseModel):
     id: str = Field(min_length=1)
     bytes: Whole = None
     status: Text = None
-    created_at: Time = None
 
 
 class FileStore:

@@ -97,7 +97,7 @@ class GeminiBackend(ListedBackend):
         """
         return await self._upload.send(local, name)
 
-    async def ready(self, file_id: str) -> float | None:
+    async def ready(self, file_id: str, *, waited: float = 0.0) -> float | None:
         """Return None where an upload can be used, else in how many seconds to ask again.
 
         :raises NotFound: the upload is gone.

@@ -63,7 +63,7 @@ class ListedBackend(ABC):
         """Close the connections."""
         await self._client.aclose()
 
-    async def ready(self, file_id: str) -> float | None:
+    async def ready(self, file_id: str, *, waited: float = 0.0) -> float | None:
         """Return None: an upload can be used at once, where there are any."""
         return None
 

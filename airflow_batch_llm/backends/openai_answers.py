@@ -13,6 +13,7 @@ from airflow_batch_llm.backends.errors import token
 from airflow_batch_llm.backends.openai_usage import NO_USAGE, loose_usage, whole
 from airflow_batch_llm.backends.openai_vectors import vector_of
 from airflow_batch_llm.backends.openai_verdicts import BY_FINISH_REASON, BY_SHAPE
+from airflow_batch_llm.backends.tolerant_json import loads_tolerant
 from airflow_batch_llm.core.model import Row, Usage
 from airflow_batch_llm.core.verdicts import Verdict
 
@@ -21,6 +22,7 @@ MODEL_LIMIT = 200
 _OK = Verdict.OK
 #: What a moderation says; the rest of it stays in the raw file.
 _MODERATION = ("flagged", "categories", "category_scores")
+_BAD_CALL = "bad_tool_call"
 _CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
 
 
@@ -79,7 +81,7 @@ def _said_row(
     verdict, code = _judge_answer(finish, text, refusal, calls)
     if refusal and (verdict is Verdict.REFUSED or not text):
         text = refusal
-    output = calls if verdict is Verdict.OK else None
+    output = calls if verdict is Verdict.OK or code == _BAD_CALL else None
     return Row(wire_id, verdict, code, "", text, output, finish, model, usage)
 
 
@@ -91,6 +93,8 @@ def _judge_answer(finish: str, text: str | None, refusal: str | None, calls: Any
         return BY_SHAPE["refusal"], "refusal"
     if by_finish is not _OK:
         return by_finish, finish
+    if calls and not all(_is_call(call) for call in calls):
+        return BY_SHAPE[_BAD_CALL], _BAD_CALL
     if calls or (text and not text.isspace()):
         return _OK, ""
     return BY_SHAPE["no_content"], "no_content"
@@ -102,6 +106,30 @@ def _calls_of(message: dict[str, Any]) -> list[Any] | None:
         return calls
     call = message.get("function_call")  # the form before tools
     return [{"type": "function", "function": call}] if isinstance(call, dict) and call else None
+
+
+def _is_call(call: Any) -> bool:
+    """Say whether a tool call can be acted on: it names a function, and its arguments are JSON or none.
+
+    A call of another kind is taken as it is.
+    """
+    if not isinstance(call, dict):
+        return False
+    if call.get("type") not in (None, "function"):
+        return True
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        return False
+    arguments = function.get("arguments")
+    return not isinstance(arguments, str) or not arguments.strip() or _is_json(arguments)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        loads_tolerant(text.encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _text_of(content: Any) -> str | None:

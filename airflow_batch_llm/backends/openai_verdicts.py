@@ -397,6 +397,12 @@ RULES: tuple[Rule, ...] = (
     Rule(Part.SHAPE, ("refusal",), Verdict.REFUSED, "status 200, and the message holds a refusal"),
     Rule(Part.SHAPE, ("no_content",), Verdict.EMPTY, "status 200, and neither text nor tool call"),
     Rule(
+        Part.SHAPE,
+        ("bad_tool_call",),
+        Verdict.INVALID_OUTPUT,
+        "a tool call without a function's name, or whose arguments are no JSON",
+    ),
+    Rule(
         Part.SHAPE, ("no_vector",), Verdict.EMPTY, "status 200, and no vector or an empty one", "embeddings"
     ),
     Rule(

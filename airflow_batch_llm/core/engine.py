@@ -33,8 +33,9 @@ from airflow_batch_llm.core.model import (
 from airflow_batch_llm.core.observe import observe_batch
 from airflow_batch_llm.core.opening import open_job
 from airflow_batch_llm.core.reconcile import ended_without_running, reconcile_batch
+from airflow_batch_llm.core.redrives import redrive
 from airflow_batch_llm.core.retention import refuse_purged
-from airflow_batch_llm.core.rounds import has_leftovers, plan_next_round, redrive
+from airflow_batch_llm.core.rounds import has_leftovers, plan_next_round
 from airflow_batch_llm.core.settle import settle
 from airflow_batch_llm.core.spec import Later, Progress, StageOrder, Until
 from airflow_batch_llm.core.stage import stage

@@ -187,9 +187,10 @@ class Backend(Protocol):
         """
         ...
 
-    async def ready(self, file_id: str) -> float | None:
+    async def ready(self, file_id: str, *, waited: float = 0.0) -> float | None:
         """Return None where an upload can be used, else in how many seconds to ask again.
 
+        :param waited: seconds since it was uploaded, by the ledger's clock: the provider's may differ.
         :raises NotFound: the upload is gone.
         :raises Refused: the provider could not read it.
         """

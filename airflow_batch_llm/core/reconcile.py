@@ -130,7 +130,9 @@ def _judge(
     """Write the outcomes, halt the job where they say so, and note them; says whether they stand."""
     tools.fault("reconcile.before_outcomes")
     result, halts = judge_batch(tools, job, batch, template, files, ending)
-    code = ending.halt or (_ACCOUNT if halts else None)
+    code = _ACCOUNT if halts else None
+    if ending.halt is not None and set(result.counts) - {Verdict.OK}:
+        code = ending.halt  # of a batch whose rows are all answered nothing is left to decide
     if batch.kind is BatchKind.DUPLICATE or batch.revision < job.floor_revision:
         code = None
     if code == _ACCOUNT and Verdict.ACCOUNT in result.counts:

@@ -20,6 +20,9 @@ from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.unmade import close_refused
 from airflow_batch_llm.exceptions import InDoubt, LinesRefused, NotFound, RateLimited, Refused
 
+#: Event: the provider has looked through an upload for longer than this, in seconds.
+UPLOAD_NOT_READY, _READY_WITHIN = "upload_not_ready", 900.0
+
 
 async def submit_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
     """Take one batch as far towards ``submitted`` as is possible now; a held connection is waited for.
@@ -119,8 +122,9 @@ async def _until_ready(
     :raises NotFound: uploads of the batch vanish again and again.
     :raises Refused: the provider cannot use the upload; the next try uploads it anew.
     """
+    waited = max(tools.ledger.now() - batch.updated_at, 0.0)  # nothing changed it since it was uploaded
     try:
-        seconds = await tools.backend_of(batch).ready(batch.input_file_id or "")
+        seconds = await tools.backend_of(batch).ready(batch.input_file_id or "", waited=waited)
     except RateLimited as error:
         return _later(tools, error), True
     except NotFound:
@@ -137,7 +141,19 @@ async def _until_ready(
         raise
     if seconds is None:
         return None, False
-    return Later(tools.ledger.now() + seconds, "upload_not_ready"), True
+    if waited > _READY_WITHIN:
+        _tell_unready(tools, batch)
+    return Later(tools.ledger.now() + seconds, UPLOAD_NOT_READY), True
+
+
+def _tell_unready(tools: Tools, batch: Batch) -> None:
+    """Note, once for each upload, that a provider takes long to look through it; no money is spent."""
+    told = {event.reason for event in tools.ledger.events(batch.job_id) if event.action == UPLOAD_NOT_READY}
+    if batch.input_file_id not in told:
+        log.warning("batch %s: its upload %s is still not ready", batch.batch_id, batch.input_file_id)
+        tools.ledger.add_event(
+            batch.job_id, UPLOAD_NOT_READY, batch_id=batch.batch_id, reason=batch.input_file_id or ""
+        )
 
 
 def _uploads_lost(tools: Tools, batch: Batch) -> int:

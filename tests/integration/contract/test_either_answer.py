@@ -81,6 +81,7 @@ def test_whatever_a_cancelled_batch_shows_lands_and_only_the_rest_is_sent_again(
     made.call(lambda engine: made.backend(made.server).cancel(batch.provider_batch_id))
     ended = made.retry().run()
     assert len(made.answers()) == kept
+    assert (ended.state is JobState.HALTED) == (kept < 8), "where all is answered, nothing is left to decide"
     if ended.state is JobState.HALTED:
         assert ended.halt_code == "BLLM-032", "what somebody else has cancelled is for a person"
         made.server.set_scenario({})
@@ -89,6 +90,26 @@ def test_whatever_a_cancelled_batch_shows_lands_and_only_the_rest_is_sent_again(
     assert (ended.state, ended.counts["answered"]) == (JobState.SETTLED, len(TEXTS))
     assert [one.requests for one in made.batches()] == ([8, 8 - kept] if kept < 8 else [8])
     assert creates(over) == len(made.batches())
+
+
+def test_a_row_that_failed_in_a_batch_cancelled_elsewhere_is_not_sent_again_without_a_person(
+    job: Job, creates: Creates
+) -> None:
+    """Although every row has a result, and this one's would be tried again by itself."""
+    made = job(MISTRAL, texts=TEXTS)
+    pace = {"seconds": 3600, "hold_at": 0.5, "cancel_completes": True}
+    failing = {"match": {"contains": "number 7."}, "fault": "server_error", "times": 1}
+    made.server.set_scenario({"pace": pace, "rows": [failing]})
+    made.step(Until.ENDED, submitting=True)
+    (batch,) = made.batches()
+    made.server.wait_until_held()
+    made.call(lambda engine: made.backend(made.server).cancel(batch.provider_batch_id))
+    halted = made.retry().run()
+    assert (halted.state, halted.halt_code) == (JobState.HALTED, "BLLM-032")
+    assert len(made.answers()) == 7 and creates(MISTRAL) == 1
+    made.server.set_scenario({})
+    made.ledger.resume_job(made.job(), actor="ann", reason="cancelled by mistake")
+    assert made.run().counts["answered"] == len(TEXTS)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.ports import CreateOrder
 from airflow_batch_llm.core.purge import ALL, purge
 from airflow_batch_llm.core.spec import Until
+from airflow_batch_llm.core.submit import UPLOAD_NOT_READY
 from airflow_batch_llm.exceptions import LinesRefused, NotFound, Refused, RefusedLine
 from tests.integration.engine.kills import die_at, was_killed
 from tests.job_bench import Bench
@@ -270,10 +271,12 @@ class Slowly(Checking):
         super().__init__("nowhere")
         self.says = list(says)
         self.asked = 0
+        self.waited = 0.0
 
-    async def ready(self, file_id: str) -> float | None:
-        assert file_id
+    async def ready(self, file_id: str, *, waited: float = 0.0) -> float | None:
+        assert file_id and waited >= 0.0
         self.asked += 1
+        self.waited = waited
         said = self.says.pop(0) if self.says else None
         if isinstance(said, Exception):
             raise said
@@ -288,6 +291,22 @@ def test_an_upload_that_is_not_ready_is_waited_for_without_an_intent(bench: Call
     assert "submitting" not in job.actions()
     assert job.run().counts["answered"] == 8 and provider.asked == 3
     assert len(job.server.requests("POST", "/v1/files")) == 1
+
+
+def test_an_upload_that_takes_long_is_told_once_and_waited_for(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = Slowly(*[0.01] * 5)
+    job = checked(bench, provider)
+    job.step(Until.ENDED, submitting=True)
+    assert UPLOAD_NOT_READY not in job.actions() and provider.waited < 900
+    later = job.ledger.now() + 1000
+    monkeypatch.setattr(type(job.ledger), "now", lambda ledger: later)
+    for _ in range(2):
+        job.step(Until.ENDED, submitting=True)
+        assert provider.waited > 900
+    monkeypatch.undo()
+    assert job.run().counts["answered"] == 8 and job.actions().count(UPLOAD_NOT_READY) == 1
 
 
 def test_an_upload_that_is_gone_is_made_again_but_not_without_end(bench: Callable[..., Bench]) -> None:

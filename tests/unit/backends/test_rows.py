@@ -95,6 +95,24 @@ def test_a_tool_call_is_an_answer() -> None:
     assert old.output == [{"type": "function", "function": {"name": "out", "arguments": "{}"}}]
 
 
+@pytest.mark.parametrize("arguments", ["", " ", None, "{}", "[1]", '{"a": NaN}', {"a": 1}])
+def test_a_tool_call_may_have_any_arguments_that_can_be_read(arguments: Any) -> None:
+    calls = [
+        {"id": "t1", "function": {"name": "out", "arguments": arguments}},
+        {"id": "t2", "type": "custom"},
+    ]
+    row = decode_row(answer(said(None, tool_calls=calls), "tool_calls"))
+    assert (row.verdict, row.output) == (Verdict.OK, calls)
+
+
+def test_a_tool_call_that_cannot_be_read_is_kept_for_a_person() -> None:
+    calls = [{"id": "t1", "type": "function", "function": {"name": "out", "arguments": '{"a'}}]
+    row = decode_row(answer(said(None, tool_calls=calls), "tool_calls"))
+    assert (row.verdict, row.code, row.output) == (Verdict.INVALID_OUTPUT, "bad_tool_call", calls)
+    cut = decode_row(answer(said(None, tool_calls=calls), "length"))
+    assert cut.verdict is Verdict.TRUNCATED, "a call cut off at the limit needs a larger one"
+
+
 @pytest.mark.parametrize(
     ("body", "verdict", "code"),
     [

@@ -125,6 +125,7 @@ def answered(**message: Any) -> dict[str, Any]:
     return {"choices": [{"message": message, "finish_reason": "stop"}]}
 
 
+CALL = {"id": "t1", "type": "function", "function": {"name": "out", "arguments": "{}"}}
 VECTOR = {"object": "embedding", "index": 0, "embedding": [0.5, -1]}
 SHAPES: dict[str, list[Row]] = {
     "refusal": [
@@ -147,6 +148,17 @@ SHAPES: dict[str, list[Row]] = {
             {"data": [{"id": "a model"}]},
             {"results": [{"index": 0, "relevance_score": 0.5}]},
             {"results": [{"flagged": "no", "categories": {}, "category_scores": {}}]},
+        )
+    ],
+    "bad_tool_call": [
+        decoded({"status_code": 200, "body": {"choices": [{"message": {"tool_calls": calls}}]}})
+        for calls in (
+            [None],
+            ["words"],
+            [{"id": "t1"}],
+            [{"id": "t1", "function": {"name": "", "arguments": "{}"}}],
+            [{"id": "t1", "type": "function", "function": {"name": "out", "arguments": '{"a": 1'}}],
+            [CALL, {**CALL, "function": {"name": "out", "arguments": "plain words"}}],
         )
     ],
     "no_vector": [

@@ -74,6 +74,12 @@ def test_calls_have_the_form_that_every_protocol_gives_them(arguments: Any) -> N
     ]
 
 
+@pytest.mark.parametrize("function", [3, None, {"name": "count", "arguments": '{"of":'}])
+def test_a_call_that_nobody_can_read_is_no_answer(function: Any) -> None:
+    row = decoded(answer({"content": "", "tool_calls": [{"id": "aB3xK9mP2", "function": function}]}))
+    assert (row.verdict, row.code) == (Verdict.INVALID_OUTPUT, "bad_tool_call")
+
+
 @pytest.mark.parametrize("as_text", [False, True])
 def test_a_moderation_is_flagged_where_a_category_is(as_text: bool) -> None:
     body = {
@@ -134,8 +140,6 @@ def test_an_answer_that_broke_off_is_none(finish: str, verdict: Verdict) -> None
         b'{"custom_id":"w","response":{"status_code":200,"body":{"results":[{"categories":3}]}}}',
         b'{"custom_id":"w","response":{"status_code":200,"body":"{"}}',
         b'{"custom_id":null,"response":null,"error":null}',
-        b'{"custom_id":"w","response":{"status_code":200,"body":{"choices":[{"message":'
-        b'{"tool_calls":[{"function":3}]}}]}}}',
     ],
 )
 def test_a_line_that_cannot_be_read_is_unknown_and_never_raises(line: bytes) -> None:
