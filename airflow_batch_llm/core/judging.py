@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import tempfile
 from collections import Counter
@@ -17,18 +16,17 @@ import msgspec
 from airflow_batch_llm.core.endings import Ending
 from airflow_batch_llm.core.endpoints import EMBEDDINGS
 from airflow_batch_llm.core.files import encode_line, iter_outcomes, iter_requests_as, outcomes_path
-from airflow_batch_llm.core.jsonl import dumps, iter_lines, read_chunks
-from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.ledger_port import Reconciled
-from airflow_batch_llm.core.model import Asked, Attempt, Batch, Job, Outcome, RequestTemplate, Row, Usage
+from airflow_batch_llm.core.model import Batch, Job, Outcome, RequestTemplate, Usage
 from airflow_batch_llm.core.policy import attempts_used
 from airflow_batch_llm.core.ports import Workspace
+from airflow_batch_llm.core.result_files import iter_raw_rows, row_digest
+from airflow_batch_llm.core.slots import Slot, Words, asked_slots, plain_slots, vectors_slots
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import (
     ANSWER_FAULTS,
     STANDING,
     VALIDATOR_FAILED,
-    WORDED,
     Disposition,
     Verdict,
 )
@@ -49,133 +47,10 @@ def rejudge_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
     return True
 
 
-def iter_raw_rows(tools: Tools, batch: Batch, batch_files: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
-    """Decode the stored result files, line by line."""
-    for file in batch_files:
-        opened = tools.workspace.open_checked(
-            f"{tools.root}/{file['path']}", int(file["bytes"]), str(file["sha256"])
-        )
-        decode = tools.decoder_of(batch)
-        with opened as stream:
-            for _, line in iter_lines(read_chunks(stream)):
-                yield decode(line)
-
-
-class _Slot(msgspec.Struct, gc=False):
-    """What is known of one request while its batch is judged.
-
-    The first three fields are those of a line of ``requests.jsonl``. Kept out of garbage collection: a
-    batch holds tens of thousands, and none refers to another.
-    """
-
-    custom_id: str
-    wire_id: str
-    history: tuple[Attempt, ...] = ()
-    verdict: Verdict | None = None
-    code: str = ""
-    message: str = ""
-    usage: Usage = Usage()
-    words: tuple[int, int] | None = None
-
-    def asked(self) -> Asked | None:
-        """Return what was asked, where it was read."""
-        return None
-
-    def judge(self, row: Row, judge: Judge) -> tuple[Verdict, str, str]:
-        """Return verdict, code and message of a row that answers the request."""
-        return judge.check(row, self.asked())
-
-    def note(self, row: Row, judged: tuple[Verdict, str, str], words: _Words) -> None:
-        """Take over what a row says."""
-        self.verdict, self.code, self.message = judged
-        self.usage, self.words = row.usage, None
-        if self.verdict is Verdict.OK:
-            self.message = ""
-        elif self.verdict in WORDED:
-            self.words = words.keep(row)
-
-
-class _AskedSlot(_Slot, gc=False):
-    """A slot for judges that look at what was asked; only for them so much is kept of each request."""
-
-    key: dict[str, Any] = {}
-    carry: dict[str, Any] = {}
-
-    def asked(self) -> Asked:
-        """Return what was asked."""
-        return Asked(self.custom_id, self.key, self.carry)
-
-
-class _Texts(msgspec.Struct, gc=False):
-    """The part of a body for embeddings that says how many vectors it asks for."""
-
-    input: Any = None
-
-    @property
-    def number(self) -> int:
-        """How many texts; a list of tokens is one."""
-        several = isinstance(self.input, list) and not all(isinstance(one, int) for one in self.input)
-        return len(self.input) if several else 1
-
-
-class _VectorsSlot(_AskedSlot, gc=False):
-    """A slot of a request for embeddings: an answer has a vector for each of its texts."""
-
-    body: _Texts | None = None
-    wanted: int = 1
-
-    def __post_init__(self) -> None:
-        if self.body is not None:
-            self.wanted, self.body = self.body.number, None  # the texts need not be kept
-
-    def judge(self, row: Row, judge: Judge) -> tuple[Verdict, str, str]:
-        """Return verdict, code and message; vectors too few or too many may be those of other texts."""
-        vectors = row.output if isinstance(row.output, list) else []
-        found = len(vectors) if vectors and isinstance(vectors[0], list) else 1
-        if row.verdict is Verdict.OK and found != self.wanted:
-            return Verdict.SERVER_ERROR, "vector_count", f"{found} vectors for {self.wanted} texts"
-        return super().judge(row, judge)
-
-
-class _Words:
-    """What rows that did not land say, in a file: where every row of a batch is one, memory stays small."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._end = 0
-
-    def keep(self, row: Row) -> tuple[int, int] | None:
-        """Write down the first characters of what a row says; returns their place."""
-        text = row.text
-        if text is None and row.output is not None:
-            with contextlib.suppress(ValueError):
-                text = dumps(row.output).decode("utf-8")
-        data = (text or "")[:_TEXT_LIMIT].encode("utf-8", "replace")
-        if not data:
-            return None
-        self._file.seek(self._end)
-        self._file.write(data)
-        place = (self._end, len(data))
-        self._end += len(data)
-        return place
-
-    def read(self, place: tuple[int, int] | None) -> str:
-        """Return what was written down."""
-        if place is None:
-            return ""
-        self._file.seek(place[0])
-        return self._file.read(place[1]).decode("utf-8")
-
-
-_slots = msgspec.json.Decoder(_Slot)
-_asked_slots = msgspec.json.Decoder(_AskedSlot)
-_vectors_slots = msgspec.json.Decoder(_VectorsSlot)
 #: Outcomes written at a time.
 _OUTCOMES = 1000
 #: Refused lines named in an event, and characters of each one's id.
 _LINES_TOLD, _ID_SHOWN = 5, 64
-#: Characters of a row's words that stand beside its outcome, where it did not land; all are in the raw files.
-_TEXT_LIMIT = 2000
 
 
 def judge_batch(
@@ -190,7 +65,7 @@ def judge_batch(
 ) -> tuple[Reconciled, int]:
     """Write the batch's outcomes; returns what goes into the ledger and how many rows halt the job."""
     with tempfile.TemporaryFile(prefix="batch-llm-words-") as file:
-        return _judge(tools, job, batch, template, files, ending, before, _Words(cast("BinaryIO", file)))
+        return _judge(tools, job, batch, template, files, ending, before, Words(cast("BinaryIO", file)))
 
 
 def _judge(
@@ -201,12 +76,12 @@ def _judge(
     files: Sequence[Mapping[str, Any]],
     ending: Ending,
     before: Sequence[Outcome],
-    words: _Words,
+    words: Words,
 ) -> tuple[Reconciled, int]:
-    decoder: msgspec.json.Decoder[Any] = _asked_slots if tools.spec.judge.needs_asked else _slots
+    decoder: msgspec.json.Decoder[Any] = asked_slots if tools.spec.judge.needs_asked else plain_slots
     if template.endpoint == EMBEDDINGS:
-        decoder = _vectors_slots
-    slots: list[_Slot] = list(iter_requests_as(decoder, tools.workspace, tools.root, batch))
+        decoder = vectors_slots
+    slots: list[Slot] = list(iter_requests_as(decoder, tools.workspace, tools.root, batch))
     _read_rows(tools, batch, files, {slot.wire_id: slot for slot in slots}, words)
     if ending.lines:
         _tell_refused_lines(tools, batch, slots, ending)
@@ -276,8 +151,8 @@ def _read_rows(
     tools: Tools,
     batch: Batch,
     files: Sequence[Mapping[str, Any]],
-    slots: Mapping[str, _Slot],
-    words: _Words,
+    slots: Mapping[str, Slot],
+    words: Words,
 ) -> None:
     """Join the result rows to their requests; of several rows for one request the same one stands always."""
     foreign, repeats = 0, Counter[str]()
@@ -303,7 +178,7 @@ def _read_rows(
         )
 
 
-def _tell_refused_lines(tools: Tools, batch: Batch, slots: Sequence[_Slot], ending: Ending) -> None:
+def _tell_refused_lines(tools: Tools, batch: Batch, slots: Sequence[Slot], ending: Ending) -> None:
     """Note which lines the provider refused, and which rows they came from."""
     named = [
         f"line {line} ({slots[line - 1].custom_id[:_ID_SHOWN]!r}): {error.code}"
@@ -315,7 +190,7 @@ def _tell_refused_lines(tools: Tools, batch: Batch, slots: Sequence[_Slot], endi
     tools.ledger.add_event(batch.job_id, "lines_refused", batch_id=batch.batch_id, reason=told)
 
 
-def _tell_failed_validator(batch: Batch, slots: Sequence[_Slot]) -> None:
+def _tell_failed_validator(batch: Batch, slots: Sequence[Slot]) -> None:
     """Log that the caller's validator failed, and where: by kind and line, which quote nothing."""
     failed = [slot for slot in slots if slot.code == VALIDATOR_FAILED and slot.verdict in ANSWER_FAULTS]
     if failed:
@@ -329,8 +204,8 @@ def _choose_among(
     tools: Tools,
     batch: Batch,
     files: Sequence[Mapping[str, Any]],
-    slots: Mapping[str, _Slot],
-    words: _Words,
+    slots: Mapping[str, Slot],
+    words: Words,
 ) -> None:
     """Give requests with several rows the one that stands, by what the rows say and not by their order.
 
@@ -348,20 +223,15 @@ def _choose_among(
             slot.note(row, judged, words)
 
 
-def row_digest(row: Row) -> bytes:
-    """Digest what a row says, whatever its id: decides between rows of the same verdict."""
-    return hashlib.sha256(encode_line(msgspec.structs.replace(row, wire_id=""))).digest()
-
-
 def _outcome(
     tools: Tools,
     job: Job,
     batch: Batch,
     template: RequestTemplate,
-    slot: _Slot,
+    slot: Slot,
     line: int,
     ending: Ending,
-    words: _Words,
+    words: Words,
 ) -> Outcome:
     verdict, code, message, forced = slot.verdict, slot.code, slot.message, None
     used = slot.usage

@@ -18,10 +18,10 @@ from airflow_batch_llm.core.drafts import Answer
 from airflow_batch_llm.core.fates import EARLIER_JOB, Fate, rider, riding
 from airflow_batch_llm.core.files import Columns, encode_line, is_erased, iter_requests, results_path
 from airflow_batch_llm.core.jsonl import dumps, iter_lines, loads, read_chunks
-from airflow_batch_llm.core.judging import iter_raw_rows, row_digest
 from airflow_batch_llm.core.model import Asked, Batch, Job, Request, Row, Usage
 from airflow_batch_llm.core.plan_files import Duplicate, Reused, iter_reused
 from airflow_batch_llm.core.ports import RowIndex, WholeFile, Workspace
+from airflow_batch_llm.core.result_files import iter_raw_rows, row_digest
 from airflow_batch_llm.core.spools import Spool
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.core.verdicts import Verdict

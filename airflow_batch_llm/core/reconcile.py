@@ -13,10 +13,9 @@ from typing import Any
 
 from airflow_batch_llm.core.doubts import claim, seek_strays
 from airflow_batch_llm.core.endings import QUEUE_CODES, RESULTS_GONE, Ending, ending_as_noted, ending_of
-from airflow_batch_llm.core.files import iter_requests, raw_entry, raw_path
+from airflow_batch_llm.core.files import raw_entry, raw_path
 from airflow_batch_llm.core.handed_files import hint
 from airflow_batch_llm.core.holds import account_rows, rows_work
-from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.judging import judge_batch
 from airflow_batch_llm.core.model import (
     IN_FLIGHT,
@@ -30,6 +29,7 @@ from airflow_batch_llm.core.model import (
     RequestTemplate,
 )
 from airflow_batch_llm.core.places import is_it, refuse_moved
+from airflow_batch_llm.core.result_files import rows_in, wire_ids_of
 from airflow_batch_llm.core.spec import Later
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Verdict
@@ -256,10 +256,8 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
 
 def _holds_a_row(tools: Tools, batch: Batch, local: Path) -> bool:
     """Say whether a file holds a row of the batch."""
-    ours = {request.wire_id for request in iter_requests(tools.workspace, tools.root, batch)}
-    decode = tools.decoder_of(batch)
-    with local.open("rb") as lines:
-        return any(decode(line).wire_id in ours for _, line in iter_lines(read_chunks(lines)))
+    ours = wire_ids_of(tools, batch)
+    return any(row.wire_id in ours for row in rows_in(local, tools.decoder_of(batch)))
 
 
 def _refuse_strange(batch: Batch, remote: RemoteBatch) -> None:

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-import msgspec
-
-from airflow_batch_llm.core.files import iter_requests_as
-from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.model import Batch, RemoteBatch, RemoteStatus
 from airflow_batch_llm.core.places import moved
+from airflow_batch_llm.core.result_files import rows_in, wire_ids_of
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.exceptions import NotFound, Refused, TransferError
 
@@ -134,8 +131,7 @@ async def whose_is(tools: Tools, batch: Batch, remote: RemoteBatch) -> Whose:
         found = await _wire_ids(tools, batch, remote)
     except NotFound:
         return await _without_results(tools, batch, remote)
-    own = iter_requests_as(_ids, tools.workspace, tools.root, batch)
-    ours = {request.wire_id for request in own}
+    ours = wire_ids_of(tools, batch)
     shared = len(ours & found)
     if not shared:
         # No row at all where the provider counts some: its results are not there yet, say.
@@ -153,9 +149,7 @@ async def _wire_ids(tools: Tools, batch: Batch, remote: RemoteBatch) -> set[str]
         for number, file in enumerate(remote.files):
             local = Path(folder) / f"{number}.jsonl"
             await backend.download(remote, file, local)
-            with local.open("rb") as stream:
-                for _, line in iter_lines(read_chunks(stream)):
-                    found.add(backend.decode(line).wire_id)
+            found.update(row.wire_id for row in rows_in(local, backend.decode))
             local.unlink()
     return found
 
@@ -167,12 +161,3 @@ async def _without_results(tools: Tools, batch: Batch, remote: RemoteBatch) -> W
     except NotFound:
         return Whose.UNTOLD if moved(tools, batch) else Whose.NOT_OURS
     return Whose.UNTOLD
-
-
-class _WireId(msgspec.Struct, gc=False):
-    """The part of a request that the provider sees of it."""
-
-    wire_id: str
-
-
-_ids = msgspec.json.Decoder(_WireId)

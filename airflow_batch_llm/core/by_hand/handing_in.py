@@ -11,11 +11,11 @@ from typing import Any
 
 from airflow_batch_llm.core.by_hand.decisions import ABANDONED, BATCH_LOST, Declined
 from airflow_batch_llm.core.by_hand.lacking import brought_nothing, counts_now
-from airflow_batch_llm.core.files import iter_requests, raw_entry, raw_path
+from airflow_batch_llm.core.files import raw_entry, raw_path
 from airflow_batch_llm.core.handed_files import Contents, HandedFile, contents_of
-from airflow_batch_llm.core.judging import iter_raw_rows
 from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, Job, JobState, RemoteBatch
 from airflow_batch_llm.core.places import is_it
+from airflow_batch_llm.core.result_files import iter_raw_rows, wire_ids_of
 from airflow_batch_llm.core.retention import refuse_purged
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.exceptions import ConfigurationError, NotFound, ProviderError
@@ -78,7 +78,7 @@ async def hand_in(
     refuse_purged(job)
     _refuse(job, batch)
     remote = await _ask(tools, batch)
-    ours = {request.wire_id for request in iter_requests(tools.workspace, tools.root, batch)}
+    ours = wire_ids_of(tools, batch)
     decode = tools.decoder_of(batch)
     with tempfile.TemporaryDirectory(prefix="batch-llm-hand-in-") as name:
         folder = Path(name)

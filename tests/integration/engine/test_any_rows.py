@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from airflow_batch_llm.core import judging
+from airflow_batch_llm.core import judging, result_files
 from airflow_batch_llm.core.endings import Ending
-from airflow_batch_llm.core.files import iter_outcomes
+from airflow_batch_llm.core.files import iter_outcomes, iter_requests_as
 from airflow_batch_llm.core.jsonl import iter_lines, read_chunks
 from airflow_batch_llm.core.judge import Judge
 from airflow_batch_llm.core.model import Batch, JobState, LetterState, Outcome
@@ -84,7 +84,7 @@ class Judged:
     @property
     def wire_ids(self) -> list[str]:
         tools = self.bench.tools()
-        return [r.wire_id for r in judging.iter_requests_as(_ids, tools.workspace, tools.root, self.batch)]
+        return [r.wire_id for r in iter_requests_as(_ids, tools.workspace, tools.root, self.batch)]
 
     def outcomes(self, arrangement: Arrangement, judge: Judge, piece: int) -> tuple[list[Outcome], Any]:
         """Judge the batch from these files, read in pieces of ``piece`` bytes."""
@@ -96,7 +96,7 @@ class Judged:
             info = tools.workspace.put(f"{tools.root}/{path}", data)
             files.append({"kind": kind, "path": path, "bytes": info.size, "sha256": info.sha256})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(judging, "read_chunks", partial(read_chunks, size=piece))
+            patch.setattr(result_files, "read_chunks", partial(read_chunks, size=piece))
             ending = Ending(Verdict.MISSING, "missing", {})
             result, _ = judging.judge_batch(tools, job, batch, tools.template(job), files, ending)
         judged = replace(batch, outcomes_sha256=result.outcomes_sha256)
