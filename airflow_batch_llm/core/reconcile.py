@@ -44,6 +44,8 @@ from airflow_batch_llm.exceptions import (
 
 #: Halt code of rows, or of a batch, that blame the account.
 _ACCOUNT = "BLLM-021"
+#: So many rows, each of which the provider counts as answered, may be missing from results with no other.
+_MISSING_TOGETHER = 3
 #: Event: results did not come whole.
 NOT_FETCHED = "results_not_fetched"
 
@@ -230,6 +232,7 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
     stored = []
     # Where no answers are counted, nothing is held against the files: they need not be read for it.
     known = not remote.counts.get("completed")
+    odd = False
     for number, file in enumerate(remote.files):
         kind = file.kind if [f.kind for f in remote.files].count(file.kind) == 1 else f"{file.kind}-{number}"
         path = raw_path(tools.root, batch, kind)
@@ -244,31 +247,41 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
                     return None
                 log.warning("batch %s: its %s file is gone", batch.batch_id, file.kind)
                 continue
-            known = known or _holds_a_row(tools, batch, local)
+            if not known:
+                known, strange = _look_into(tools, batch, local)
+                odd = odd or strange
             tools.fault("reconcile.before_raw")
             info = tools.workspace.put_file(path, local)
         stored.append(raw_entry(tools.root, path, file.kind, file.file_id, info))
     if not known:
         with _way_out_told(tools, batch):
-            _refuse_strange(batch, remote)
+            _refuse_strange(batch, remote, odd=odd)
     return stored
 
 
-def _holds_a_row(tools: Tools, batch: Batch, local: Path) -> bool:
-    """Say whether a file holds a row of the batch."""
+def _look_into(tools: Tools, batch: Batch, local: Path) -> tuple[bool, bool]:
+    """Say whether a file holds a row of the batch, and, where not, whether it holds what is no row at all."""
     ours = wire_ids_of(tools, batch)
-    return any(row.wire_id in ours for row in rows_in(local, tools.decoder_of(batch)))
+    odd = False
+    for row in rows_in(local, tools.decoder_of(batch)):
+        if row.wire_id in ours:
+            return True, False
+        odd = odd or not row.wire_id or row.verdict is Verdict.UNKNOWN
+    return False, odd
 
 
-def _refuse_strange(batch: Batch, remote: RemoteBatch) -> None:
+def _refuse_strange(batch: Batch, remote: RemoteBatch, *, odd: bool) -> None:
     """See that files without a single row of the batch are not taken for its results.
 
     A page that a proxy puts in place of results, or rows that lost their ids, would make all of the batch
-    missing, and be paid for again.
+    missing, and be paid for again. Where so few answers are counted that each can be missing by itself, only
+    what is no row counts as strange: the job would wait for a person for the sake of a row that never comes.
 
+    :param odd: they hold lines that are no rows.
     :raises TransferError: the provider counts answers.
     """
-    if remote.files and remote.counts.get("completed"):
+    counted = remote.counts.get("completed", 0)
+    if remote.files and counted and (odd or counted > _MISSING_TOGETHER):
         raise TransferError(f"batch {batch.batch_id}: what came as its results holds no row of it")
 
 
