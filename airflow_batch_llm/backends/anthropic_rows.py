@@ -15,7 +15,7 @@ from airflow_batch_llm.backends.anthropic_faults import verdict_of_message
 from airflow_batch_llm.backends.anthropic_usage import loose_usage, usage_of
 from airflow_batch_llm.backends.errors import MESSAGE_LIMIT, read_error, token
 from airflow_batch_llm.backends.loose_rows import decode_loosely
-from airflow_batch_llm.backends.openai_answers import MODEL_LIMIT, shaped
+from airflow_batch_llm.backends.openai_answers import BAD_CALL, MODEL_LIMIT, is_call, shaped
 from airflow_batch_llm.backends.openai_usage import MAX_TOKENS, NO_USAGE
 from airflow_batch_llm.backends.openai_verdicts import BY_SHAPE, verdict_of_error
 from airflow_batch_llm.core import jsonl
@@ -176,7 +176,9 @@ def _answer(wire_id: str, message: dict[str, Any]) -> Row:
         text, code = _refusal(message.get("stop_details"), text)
     elif verdict is Verdict.OK and not calls and (not text or text.isspace()):
         verdict, code = BY_SHAPE["no_content"], "no_content"
-    output = calls if verdict is Verdict.OK else None
+    elif verdict is Verdict.OK and calls and not all(is_call(call) for call in calls):
+        verdict, code = BY_SHAPE[BAD_CALL], BAD_CALL
+    output = calls if verdict is Verdict.OK or code == BAD_CALL else None
     return Row(
         wire_id, verdict, code, "", text, output, stop.finish, _model(message),
         loose_usage(message.get("usage")),

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_batch_llm.backends.errors import token
 from airflow_batch_llm.backends.gemini_usage import loose_usage, vector_usage
-from airflow_batch_llm.backends.openai_answers import MODEL_LIMIT, shaped
+from airflow_batch_llm.backends.openai_answers import BAD_CALL, MODEL_LIMIT, is_call, shaped
 from airflow_batch_llm.backends.openai_vectors import vector_of
 from airflow_batch_llm.backends.openai_verdicts import BY_FINISH_REASON, BY_SHAPE
 from airflow_batch_llm.core import jsonl
@@ -50,7 +50,9 @@ def _candidate_row(wire_id: str, candidate: Any, model: str, usage: Usage) -> Ro
     code = "" if verdict is _OK else reason
     if verdict is _OK and not calls and (text is None or not text or text.isspace()):
         verdict, code = BY_SHAPE["no_content"], "no_content"
-    output = calls if verdict is _OK else None
+    if verdict is _OK and calls and not all(is_call(call) for call in calls):
+        verdict, code = BY_SHAPE[BAD_CALL], BAD_CALL
+    output = calls if verdict is _OK or code == BAD_CALL else None
     return Row(wire_id, verdict, code, "", text, output, _finish(reason, verdict, output), model, usage)
 
 

@@ -22,7 +22,7 @@ MODEL_LIMIT = 200
 _OK = Verdict.OK
 #: What a moderation says; the rest of it stays in the raw file.
 _MODERATION = ("flagged", "categories", "category_scores")
-_BAD_CALL = "bad_tool_call"
+BAD_CALL = "bad_tool_call"
 _CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
 
 
@@ -81,7 +81,7 @@ def _said_row(
     verdict, code = _judge_answer(finish, text, refusal, calls)
     if refusal and (verdict is Verdict.REFUSED or not text):
         text = refusal
-    output = calls if verdict is Verdict.OK or code == _BAD_CALL else None
+    output = calls if verdict is Verdict.OK or code == BAD_CALL else None
     return Row(wire_id, verdict, code, "", text, output, finish, model, usage)
 
 
@@ -93,8 +93,8 @@ def _judge_answer(finish: str, text: str | None, refusal: str | None, calls: Any
         return BY_SHAPE["refusal"], "refusal"
     if by_finish is not _OK:
         return by_finish, finish
-    if calls and not all(_is_call(call) for call in calls):
-        return BY_SHAPE[_BAD_CALL], _BAD_CALL
+    if calls and not all(is_call(call) for call in calls):
+        return BY_SHAPE[BAD_CALL], BAD_CALL
     if calls or (text and not text.isspace()):
         return _OK, ""
     return BY_SHAPE["no_content"], "no_content"
@@ -108,8 +108,8 @@ def _calls_of(message: dict[str, Any]) -> list[Any] | None:
     return [{"type": "function", "function": call}] if isinstance(call, dict) and call else None
 
 
-def _is_call(call: Any) -> bool:
-    """Say whether a tool call can be acted on: it names a function, and its arguments are JSON or none.
+def is_call(call: Any) -> bool:
+    """Say whether a tool call can be acted on: it names a function, and its arguments are an object or none.
 
     A call of another kind is taken as it is.
     """
@@ -121,15 +121,14 @@ def _is_call(call: Any) -> bool:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         return False
     arguments = function.get("arguments")
-    return not isinstance(arguments, str) or not arguments.strip() or _is_json(arguments)
+    return not isinstance(arguments, str) or not arguments.strip() or _is_object(arguments)
 
 
-def _is_json(text: str) -> bool:
+def _is_object(text: str) -> bool:
     try:
-        loads_tolerant(text.encode("utf-8", "replace"))
+        return isinstance(loads_tolerant(text.encode("utf-8", "replace")), dict)
     except (ValueError, RecursionError):
         return False
-    return True
 
 
 def _text_of(content: Any) -> str | None:

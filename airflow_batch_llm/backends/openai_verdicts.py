@@ -400,7 +400,7 @@ RULES: tuple[Rule, ...] = (
         Part.SHAPE,
         ("bad_tool_call",),
         Verdict.INVALID_OUTPUT,
-        "a tool call without a function's name, or whose arguments are no JSON",
+        "a tool call without a function's name, or whose arguments are no JSON object",
     ),
     Rule(
         Part.SHAPE, ("no_vector",), Verdict.EMPTY, "status 200, and no vector or an empty one", "embeddings"

@@ -9,10 +9,19 @@ from airflow_batch_llm.core.spec import Later
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.unmade import give_back
 from airflow_batch_llm.core.unmarked import CLOCK_SLACK, Found, Whose, came_to_nothing, look_around, whose_is
-from airflow_batch_llm.exceptions import AccountError, AuthError, ProviderError, RateLimited, Refused
+from airflow_batch_llm.exceptions import (
+    AccountError,
+    AuthError,
+    ConfigurationError,
+    ProviderError,
+    RateLimited,
+    Refused,
+)
 
 #: Reason to wait: batches at the provider may be ours, and do not show yet whose they are.
 MAY_BE_OURS = "candidates"
+#: Event: the provider's batches could not be listed.
+NOT_LISTED = "batches_not_listed"
 #: Batches that are named in an event.
 _NAMED = 5
 
@@ -225,10 +234,33 @@ async def seek_strays(tools: Tools, job: Job, batch: Batch) -> bool:
 
     Where the provider shows no marks: those that have ended, as their rows say so. Where the connection names
     another place by now, finding none proves nothing; nobody waits for it, as what is looked for hardly ever
-    exists, and what is found late is read all the same.
+    exists, and what is found late is read all the same. For the same reason a provider whose batches cannot
+    be listed is asked twice, apart, and no more: what was paid for is not left unread for it.
 
     Returns whether one was found that the ledger did not know.
+
+    :raises ProviderError, ConfigurationError: it cannot be asked, for the first time.
     """
+    try:
+        return await _seek(tools, job, batch)
+    except (ProviderError, ConfigurationError) as error:
+        if not _was_told(tools, batch):
+            raise
+        log.warning("batch %s: others of it cannot be looked for (%s)", batch.batch_id, error.code)
+        return False
+
+
+def _was_told(tools: Tools, batch: Batch) -> bool:
+    """Say whether batches could not be listed some time ago either; notes it where it is the first time."""
+    events = tools.ledger.events(batch.job_id)
+    told = [e.time for e in events if (e.action, e.batch_id) == (NOT_LISTED, batch.batch_id)]
+    if not told:
+        reason = "whether other batches of it were made cannot be told"
+        tools.ledger.add_event(batch.job_id, NOT_LISTED, batch_id=batch.batch_id, reason=reason)
+    return bool(told) and told[0] <= tools.ledger.now() - tools.settings.look_apart
+
+
+async def _seek(tools: Tools, job: Job, batch: Batch) -> bool:
     if not tools.backend_of(batch).marks_batches:
         around = await look_around(tools, batch)
         for remote in (*around.ours, *around.strays):

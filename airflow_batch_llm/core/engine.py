@@ -18,6 +18,7 @@ from airflow_batch_llm.core.deadline import (
     leaves_all_as_it_is,
 )
 from airflow_batch_llm.core.doubts import resolve_doubt, seek_strays
+from airflow_batch_llm.core.failures import Cannot, Failures
 from airflow_batch_llm.core.holds import HELD, calls_work, is_trial, refused_call
 from airflow_batch_llm.core.judging import rejudge_batch
 from airflow_batch_llm.core.model import (
@@ -45,8 +46,12 @@ from airflow_batch_llm.core.unmade import was_refused
 from airflow_batch_llm.exceptions import (
     AccountError,
     AuthError,
+    ConfigurationError,
     InputError,
+    NotFound,
+    ProviderError,
     Refused,
+    TransferError,
 )
 
 #: Seconds until a provider that would not cancel a batch is asked again.
@@ -107,11 +112,17 @@ class Engine:
             if job.revision != revision:
                 # Cleared meanwhile: what is sent from now on is asked as the new plan says.
                 revision, template = job.revision, tools.template(job)
-            later = await self._send(job, template)
-            refused = await self._observe(job)
-            changed, unread_until = await self._reconcile(job, template, everything=everything)
-            if refused is not None:
-                raise refused
+            unsent: Cannot | None = None
+            later: Later | None = None
+            try:
+                later = await self._send(job, template)
+            except (NotFound, TransferError) as fault:
+                unsent = fault  # of one upload: what was paid for is read all the same
+            unseen = await self._observe(job)
+            changed, unread_until, unread = await self._reconcile(job, template, everything=everything)
+            for error in (unsent, unseen, unread):
+                if error is not None:
+                    raise error
             if changed:
                 continue
             job, waiting = self._waiting(tools.reload(job), later, unread_until)
@@ -243,38 +254,50 @@ class Engine:
             for batch in self.tools.ledger.batches(job.job_id, states=accepted)
         )
 
-    async def _observe(self, job: Job) -> AuthError | AccountError | None:
-        """Look at what is out; returns why an account may not cancel what is late, to be raised when what
-        has ended was read."""
-        looked: set[str] = set()
-        refused: dict[str, AuthError | AccountError] = {}
+    async def _observe(self, job: Job) -> Cannot | None:
+        """Look at what is out; returns why a batch cannot be looked at, or may not be cancelled, to be raised
+        when what has ended was read: one batch must not keep the others from being read."""
+        failures = Failures()
         for batch in self.tools.ledger.batches(job.job_id, states=[BatchState.SUBMITTED]):
-            error = await observe_batch(self.tools, job, batch)
-            looked.add(batch.conn_id)
+            if failures.nobody_answers(batch.conn_id):
+                continue
+            try:
+                error = await observe_batch(self.tools, job, batch)
+            except (ProviderError, ConfigurationError) as cannot:
+                failures.add(batch.conn_id, cannot)
+                continue
+            failures.add_success(batch.conn_id)
             if error is not None:
-                refused.setdefault(batch.conn_id, error)
-        for conn_id in sorted(looked - refused.keys()):
+                failures.add(batch.conn_id, error)
+        for conn_id in failures.worked():
             calls_work(self.tools, conn_id)
-        return next(iter(refused.values()), None)
+        return failures.first()
 
     async def _reconcile(
         self, job: Job, template: RequestTemplate, *, everything: bool
-    ) -> tuple[bool, Later | None]:
+    ) -> tuple[bool, Later | None, Cannot | None]:
         """Judge ended batches; says whether more can be sent now (one was put back or turned out not to be
-        ours, or one that tried a held connection was read), and when to come again for results that are not
-        there yet."""
+        ours, or one that tried a held connection was read), when to come again for results that are not
+        there yet, and why one cannot be read, to be raised when the others were."""
         tools = self.tools
-        changed, soonest = False, None
+        changed, soonest, failures = False, None, Failures()
         for batch in tools.ledger.batches(job.job_id, states=[BatchState.ENDED]):
             trial = not everything and is_trial(tools, batch)
             early = trial or ended_without_running(batch) or batch.provisional
             if not everything and not early:
                 continue
-            soonest = _sooner(soonest, await reconcile_batch(tools, job, batch, template))
+            if failures.nobody_answers(batch.conn_id):
+                continue
+            try:
+                soonest = _sooner(soonest, await reconcile_batch(tools, job, batch, template))
+            except (ProviderError, ConfigurationError) as error:
+                failures.add(batch.conn_id, error)
+                continue
+            failures.add_success(batch.conn_id)
             after = tools.ledger.get_batch(batch.batch_id)
             state = after.state if after is not None else None
             changed = changed or state in _TO_SEND or (trial and state is BatchState.RECONCILED)
-        return changed, soonest
+        return changed, soonest, failures.first()
 
     def _waiting(
         self, job: Job, unsent_until: Later | None, unread_until: Later | None

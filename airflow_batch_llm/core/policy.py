@@ -160,12 +160,16 @@ class RowRetry:
         changed = dict(overrides)
         limit = overrides.get("max_tokens", params.get("max_tokens"))
         if verdict is Verdict.TRUNCATED and isinstance(limit, int) and self.max_tokens_factor > 1:
-            changed["max_tokens"] = max(limit + 1, int(limit * self.max_tokens_factor))
+            changed["max_tokens"] = self.raised(limit)
             return model, changed
         asks_other = verdict in ANSWER_FAULTS or self.wanted(verdict, code) is Disposition.RETRY_CHANGED
         if asks_other and self.escalate_to:
             return self.escalate_to, changed
         return model, changed
+
+    def raised(self, limit: int) -> int:
+        """Return the output limit, in tokens, after one that cut an answer off."""
+        return max(limit + 1, int(limit * self.max_tokens_factor))
 
     def changeable(
         self,

@@ -29,12 +29,11 @@ from airflow_batch_llm.core.model import (
     RequestTemplate,
 )
 from airflow_batch_llm.core.places import is_it, refuse_moved
-from airflow_batch_llm.core.result_files import rows_in, wire_ids_of
 from airflow_batch_llm.core.spec import Later
+from airflow_batch_llm.core.strange_results import Held
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.verdicts import Verdict
 from airflow_batch_llm.exceptions import (
-    AuthError,
     ConfigurationError,
     NotFound,
     ProviderError,
@@ -44,8 +43,6 @@ from airflow_batch_llm.exceptions import (
 
 #: Halt code of rows, or of a batch, that blame the account.
 _ACCOUNT = "BLLM-021"
-#: So many rows, each of which the provider counts as answered, may be missing from results with no other.
-_MISSING_TOGETHER = 3
 #: Event: results did not come whole.
 NOT_FETCHED = "results_not_fetched"
 
@@ -80,8 +77,7 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
         batch = claimed
     if remote is not None and _put_back(tools, batch, remote):
         return None
-    if batch.kind is BatchKind.PRIMARY and batch.attempt > 1:
-        await seek_strays(tools, job, batch)
+    await _look_for_strays(tools, job, batch)
     # What may be somebody else's is not kept: where its rows do not tell whose it is, a person decides.
     told = remote is not None and not batch.provisional
     files = await _fetch(tools, batch, remote) if remote is not None and told else None
@@ -109,16 +105,21 @@ async def _reconcile_handed_in(tools: Tools, job: Job, batch: Batch, template: R
     """
     try:
         remote = await _look_again(tools, batch) if batch.provider_batch_id else None
-    except (AuthError, ConfigurationError) as error:
+    except (ProviderError, ConfigurationError) as error:
         log.warning("batch %s: the provider cannot be asked how it ended (%s)", batch.batch_id, error.code)
         remote = None
-    if batch.kind is BatchKind.PRIMARY and batch.attempt > 1:
-        await seek_strays(tools, job, batch)
+    await _look_for_strays(tools, job, batch)
     shown = remote is not None and remote.status.terminal
     ending = ending_of(batch, remote) if remote is not None and shown else ending_as_noted(batch)
     judged = _judge(tools, job, batch, template, batch.files, ending)
     if judged and remote is not None and shown and not batch.provisional:
         await _clean_up(tools, batch, remote, read=False)
+
+
+async def _look_for_strays(tools: Tools, job: Job, batch: Batch) -> None:
+    """Look for what other attempts of the batch left behind."""
+    if batch.kind is BatchKind.PRIMARY and batch.attempt > 1:
+        await seek_strays(tools, job, batch)
 
 
 def _judge(
@@ -159,8 +160,13 @@ async def _look_again(tools: Tools, batch: Batch) -> RemoteBatch | None:
 
 
 def _lacks_answers(remote: RemoteBatch) -> bool:
-    """Say whether the provider counts answers but names no file with them."""
-    return remote.counts.get("completed", 0) > 0 and not any(file.kind == "output" for file in remote.files)
+    """Say whether the provider names no file with answers although it counts some, or counts nothing yet."""
+    if any(file.kind == "output" for file in remote.files):
+        return False
+    if remote.counts.get("completed", 0) > 0:
+        return True
+    uncounted = not any(remote.counts.get(name) for name in ("completed", "failed"))
+    return remote.status is RemoteStatus.DONE and not remote.files and uncounted
 
 
 def _while_reads_lag(tools: Tools, batch: Batch) -> Later | None:
@@ -224,15 +230,12 @@ def _put_back(tools: Tools, batch: Batch, remote: RemoteBatch) -> bool:
 async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[str, Any]] | None:
     """Store every result file as received; returns what the ledger says about each.
 
-    None where a file with answers is gone.
+    None where a file with answers is gone, or answers that are counted never came in any.
 
     :raises TransferError, Unreachable: one does not come whole. That, and what a person can do, is noted.
     """
-    answers = remote.status is RemoteStatus.DONE or remote.counts.get("completed", 0) > 0
+    held = Held(tools, batch, remote)
     stored = []
-    # Where no answers are counted, nothing is held against the files: they need not be read for it.
-    known = not remote.counts.get("completed")
-    odd = False
     for number, file in enumerate(remote.files):
         kind = file.kind if [f.kind for f in remote.files].count(file.kind) == 1 else f"{file.kind}-{number}"
         path = raw_path(tools.root, batch, kind)
@@ -243,46 +246,28 @@ async def _fetch(tools: Tools, batch: Batch, remote: RemoteBatch) -> list[dict[s
                     await tools.backend_of(batch).download(remote, file, local)
             except NotFound:
                 refuse_moved(tools, batch)
-                if answers and file.kind == "output":
+                if file.kind == "output" and _may_hold_answers(tools, batch, remote):
                     return None
                 log.warning("batch %s: its %s file is gone", batch.batch_id, file.kind)
                 continue
-            if not known:
-                known, strange = _look_into(tools, batch, local)
-                odd = odd or strange
+            held.look_into(file.kind, local)
             tools.fault("reconcile.before_raw")
             info = tools.workspace.put_file(path, local)
         stored.append(raw_entry(tools.root, path, file.kind, file.file_id, info))
-    if not known:
+    if not held.lacks_answers():
+        return stored
+    if any(file.kind == "output" for file in remote.files):
         with _way_out_told(tools, batch):
-            _refuse_strange(batch, remote, odd=odd)
-    return stored
+            raise TransferError(f"batch {batch.batch_id}: what came as its results holds no row of it")
+    # Counted, and in no file for as long as reads may lag. One that was cut short may have lost them.
+    return None if remote.status is RemoteStatus.DONE else stored
 
 
-def _look_into(tools: Tools, batch: Batch, local: Path) -> tuple[bool, bool]:
-    """Say whether a file holds a row of the batch, and, where not, whether it holds what is no row at all."""
-    ours = wire_ids_of(tools, batch)
-    odd = False
-    for row in rows_in(local, tools.decoder_of(batch)):
-        if row.wire_id in ours:
-            return True, False
-        odd = odd or not row.wire_id or row.verdict is Verdict.UNKNOWN
-    return False, odd
-
-
-def _refuse_strange(batch: Batch, remote: RemoteBatch, *, odd: bool) -> None:
-    """See that files without a single row of the batch are not taken for its results.
-
-    A page that a proxy puts in place of results, or rows that lost their ids, would make all of the batch
-    missing, and be paid for again. Where so few answers are counted that each can be missing by itself, only
-    what is no row counts as strange: the job would wait for a person for the sake of a row that never comes.
-
-    :param odd: they hold lines that are no rows.
-    :raises TransferError: the provider counts answers.
-    """
-    counted = remote.counts.get("completed", 0)
-    if remote.files and counted and (odd or counted > _MISSING_TOGETHER):
-        raise TransferError(f"batch {batch.batch_id}: what came as its results holds no row of it")
+def _may_hold_answers(tools: Tools, batch: Batch, remote: RemoteBatch) -> bool:
+    """Say whether an output file that is named and not there may hold what was paid for."""
+    counts = remote.counts
+    uncounted = remote.status is RemoteStatus.DONE or "completed" not in counts
+    return uncounted or counts["completed"] > 0 or _while_reads_lag(tools, batch) is not None
 
 
 @contextmanager

@@ -204,5 +204,6 @@ def _again(
         changed=request.changed or (model, overrides) != (batch.model, dict(batch.overrides)),
     )
     if (model, overrides) != (batch.model, dict(batch.overrides)):
-        request = with_own_members_changed(request, template, model, overrides)
+        raised = tools.spec.policy.raised if outcome.verdict is Verdict.TRUNCATED else None
+        request = with_own_members_changed(request, template, model, overrides, raised=raised)
     return Again(request, model, overrides, cut_before)

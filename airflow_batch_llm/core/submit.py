@@ -22,6 +22,8 @@ from airflow_batch_llm.exceptions import InDoubt, LinesRefused, NotFound, RateLi
 
 #: Event: the provider has looked through an upload for longer than this, in seconds.
 UPLOAD_NOT_READY, _READY_WITHIN = "upload_not_ready", 900.0
+#: Why a batch is uploaded anew.
+_UPLOAD_GONE = "upload_gone"
 
 
 async def submit_batch(tools: Tools, job: Job, batch: Batch, template: RequestTemplate) -> Later | None:
@@ -128,9 +130,10 @@ async def _until_ready(
     except RateLimited as error:
         return _later(tools, error), True
     except NotFound:
-        if _uploads_lost(tools, batch) >= tools.settings.max_uploads:
+        lost = _uploads_lost(tools, batch)
+        tools.ledger.put_back(batch, reason=_UPLOAD_GONE, not_before=None)
+        if lost >= tools.settings.max_uploads:
             raise
-        tools.ledger.put_back(batch, reason="upload_gone", not_before=None)
         return None, True
     except LinesRefused as error:
         if await close_refused(tools, job, batch, template, error):
@@ -157,8 +160,8 @@ def _tell_unready(tools: Tools, batch: Batch) -> None:
 
 
 def _uploads_lost(tools: Tools, batch: Batch) -> int:
-    events = tools.ledger.events(batch.job_id)
-    return sum(e.batch_id == batch.batch_id and e.action == "put_back" for e in events)
+    put_back = [e for e in tools.ledger.events(batch.job_id) if e.action == "put_back"]
+    return sum(e.batch_id == batch.batch_id and e.reason.startswith(_UPLOAD_GONE) for e in put_back)
 
 
 async def _create_with(
@@ -202,7 +205,7 @@ async def _create_with(
         tools.ledger.leave_submitting(intent, reason=error.reason, not_before=later.not_before)
         return later
     except NotFound:
-        tools.ledger.put_back(intent, reason="upload_gone", not_before=None)
+        tools.ledger.put_back(intent, reason=_UPLOAD_GONE, not_before=None)
         if intent.attempt >= tools.settings.max_uploads:
             raise
         return None

@@ -15,10 +15,19 @@ from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.core.unmade import NOT_CREATED
 from airflow_batch_llm.core.unmarked import Whose, whose_is
 from airflow_batch_llm.core.verdicts import Disposition, Verdict
-from airflow_batch_llm.exceptions import ConfigurationError, NotFound, ProviderError
+from airflow_batch_llm.exceptions import (
+    AccountError,
+    AuthError,
+    ConfigurationError,
+    NotFound,
+    ProviderError,
+    Refused,
+)
 
 #: Seconds that a provider gets to end a batch that it was asked to cancel: OpenAI takes up to ten minutes.
 CANCEL_PATIENCE = 900.0
+#: Event: a person wants to give up an ended batch that cannot be asked for now.
+_WANTED = "abandon_wanted"
 
 
 async def abandon_doubt(
@@ -101,12 +110,13 @@ async def abandon_running(
 
     The provider is asked to cancel it, and gets ``CANCEL_PATIENCE`` seconds to do so. What a batch that is
     given up has answered, or answers later, is not read. One that cannot be had with what its connection says
-    now, as that names another server or account than it was sent to, is given up at once.
+    now, as that names another server or account than it was sent to, is given up at once; one whose provider
+    cannot be asked at all, after the same time.
 
     :param pay_again: it was said that its rows may be paid for again.
     :raises Declined: the batch has ended, so that its results can be read, or ``pay_again`` is needed.
-    :raises NotYet: the provider was asked to cancel it and may still do so.
-    :raises ProviderError: the provider cannot be asked.
+    :raises NotYet: the provider was asked to cancel it and may still do so, or cannot be asked now.
+    :raises NotFound: the provider does not show it: the job's tasks take it for lost.
     """
     refuse_handed_in(batch)
     if batch.provisional:
@@ -119,7 +129,13 @@ async def abandon_running(
                 "answered is not read, and its rows are paid for again: --yes-pay-again"
             )
         return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
-    remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
+    try:
+        remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
+    except NotFound:
+        raise
+    except ProviderError as error:
+        _refuse_unasked(tools, batch, error, actor=actor, reason=reason, pay_again=pay_again)
+        return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
     shown = f"batch {batch.batch_id} is {remote.raw_status} at the provider"
     if remote.status.terminal:
         raise Declined(f"{shown}: nothing is given up, the job's tasks read what it brought")
@@ -128,13 +144,9 @@ async def abandon_running(
             f"{shown}. Given up, what it has answered is not read, and its rows are paid for again: "
             "--yes-pay-again. `batch-llm cancel` costs nothing where the provider ends what it cancels"
         )
-    asked_at = batch.cancel_asked_at
-    if asked_at is None:
-        noted = tools.ledger.ask_cancel(batch, actor=actor, reason=reason)
-        asked_at = noted.cancel_asked_at if noted is not None else None
+    asked_at = _asked_at(tools, batch, actor=actor, reason=reason)
     await ask_to_cancel(tools, batch, by_hand=True)
-    now = tools.ledger.now()
-    left = (asked_at if asked_at is not None else now) + CANCEL_PATIENCE - now
+    left = asked_at + CANCEL_PATIENCE - tools.ledger.now()
     if left > 0:
         raise _asked(shown, left)
     # Whoever noted the cancel before may not have come to ask for it: then this call was the first, and may
@@ -145,6 +157,45 @@ async def abandon_running(
     if remote.status is RemoteStatus.CANCELLING and before.status is not RemoteStatus.CANCELLING:
         raise _asked(shown, CANCEL_PATIENCE)
     return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
+
+
+def _asked_at(tools: Tools, batch: Batch, *, actor: str, reason: str) -> float:
+    """Return when it was noted that the batch is to be cancelled; notes it where nobody has."""
+    if batch.cancel_asked_at is not None:
+        return batch.cancel_asked_at
+    noted = tools.ledger.ask_cancel(batch, actor=actor, reason=reason)
+    at = noted.cancel_asked_at if noted is not None else None
+    return at if at is not None else tools.ledger.now()
+
+
+def _unread_since(tools: Tools, batch: Batch, *, actor: str, reason: str) -> float:
+    """Return when a person first wanted to give up an ended batch that nobody can be asked for; notes it."""
+    events = tools.ledger.events(batch.job_id)
+    told = [e.time for e in events if (e.action, e.batch_id) == (_WANTED, batch.batch_id)]
+    if not told:
+        tools.ledger.add_event(batch.job_id, _WANTED, batch_id=batch.batch_id, actor=actor, reason=reason)
+    return told[0] if told else tools.ledger.now()
+
+
+def _refuse_unasked(
+    tools: Tools, batch: Batch, error: ProviderError, *, actor: str, reason: str, pay_again: bool
+) -> None:
+    """See that a batch whose provider cannot be asked (a closed account, a server that is gone) is not given
+    up for a fault that passes: it gets as long as one that is being cancelled.
+
+    :raises Declined: ``pay_again`` is needed.
+    :raises NotYet: the provider may be there again.
+    """
+    shown = f"batch {batch.batch_id}: the provider cannot be asked ({error.code})"
+    if not pay_again:
+        raise Declined(
+            f"{shown}. Given up, it is not cancelled, what it has answered is not read, and its rows are "
+            "paid for again: --yes-pay-again"
+        )
+    asked = _asked_at if batch.state is BatchState.SUBMITTED else _unread_since
+    left = asked(tools, batch, actor=actor, reason=reason) + CANCEL_PATIENCE - tools.ledger.now()
+    if left > 0:
+        raise NotYet(f"{shown}. If it still cannot in {left:.0f} s, run this again") from error
 
 
 def _asked(shown: str, left: float) -> NotYet:
@@ -159,7 +210,7 @@ async def _can_be_had(tools: Tools, batch: Batch) -> bool:
     backend = tools.backend_of(batch)
     try:
         remote = await backend.retrieve(batch.provider_batch_id or "")
-    except NotFound:
+    except (NotFound, AuthError, AccountError, Refused):
         return False
     if not is_it(backend, batch, remote):
         return False

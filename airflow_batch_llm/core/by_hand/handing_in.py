@@ -72,12 +72,17 @@ async def hand_in(
     :param pay_again: take files that lack rows which the batch has: they are sent again.
     :raises Declined: the batch has no results to bring, the files are not this batch's or not whole, or rows
         would be paid for again.
-    :raises ProviderError: whether a batch that ran when it was last seen has ended cannot be told.
+    :raises ProviderError: rows are lacking, and whether a batch that ran when it was last seen has ended
+        cannot be told.
     :raises OSError: a file cannot be read.
     """
     refuse_purged(job)
     _refuse(job, batch)
-    remote = await _ask(tools, batch)
+    remote, unasked = None, None
+    try:
+        remote = await _ask(tools, batch)
+    except ProviderError as error:
+        unasked = error  # files that hold every row need no word of the provider
     ours = wire_ids_of(tools, batch)
     decode = tools.decoder_of(batch)
     with tempfile.TemporaryDirectory(prefix="batch-llm-hand-in-") as name:
@@ -99,6 +104,8 @@ async def hand_in(
                 read.append(contents)
         result.taken, result.missing = len(found), len(ours) - len(found)
         result.paid_again = _paid_again(job, batch, remote, len(found))
+        if unasked is not None and result.missing and not pay_again:
+            raise unasked
         if result.paid_again and not pay_again:
             raise Declined(_what_lacks(batch, result))
         stored = _store(tools, batch, remote, zip(brought, read, strict=True))

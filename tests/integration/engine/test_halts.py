@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_batch_llm.core.model import JobState, LetterState
+from airflow_batch_llm.core.model import JobState, LetterState, RemoteBatch, ResultFile
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import Until
+from airflow_batch_llm.exceptions import TransferError
 from tests.job_bench import QUICK, Bench
 
 TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(6)}
@@ -149,12 +151,91 @@ def test_answers_that_are_counted_but_whose_file_is_named_late(bench: Callable[.
     job.assert_accounted()
 
 
-def test_answers_whose_file_is_never_named_are_missing(bench: Callable[..., Bench]) -> None:
-    """What the provider counts proves nothing: after a while the rows are what they are in its files."""
+def test_a_few_answers_whose_file_is_never_named_are_missing(bench: Callable[..., Bench]) -> None:
+    """After a while the rows are what they are in the provider's files."""
+    few = dict(list(TEXTS.items())[:3])
+    job = bench(texts=few, settings=replace(QUICK, gone_after=0.0))
+    job.server.set_scenario({"rows": [{"match": {}, "fault": "missing", "times": 1}]})
+    assert job.run().counts["answered"] == 3
+    assert job.creates() == 2 and job.server.summary()["charged"] == 3
+
+
+def test_answers_whose_file_is_never_named_are_not_paid_for_again_without_a_person(
+    bench: Callable[..., Bench],
+) -> None:
+    """They are counted, as if the file were named and gone."""
     job = bench(texts=TEXTS, settings=replace(QUICK, gone_after=0.0))
     job.server.set_scenario({"rows": [{"match": {}, "fault": "missing", "times": 1}]})
-    assert job.run().counts["answered"] == 6
-    assert job.creates() == 2 and job.server.summary()["charged"] == 6
+    through_all_tasks(job, "BLLM-031")
+    assert job.creates() == 1 and job.letters() == []
+
+
+class Describing:
+    """A way to the provider on which the descriptions of batches are changed.
+
+    :param change: of a batch that has ended.
+    """
+
+    def __init__(self, backend: Any, change: Callable[[RemoteBatch], RemoteBatch]) -> None:
+        self._backend, self._change = backend, change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    async def retrieve(self, batch_id: str) -> RemoteBatch:
+        remote: RemoteBatch = await self._backend.retrieve(batch_id)
+        return self._change(remote) if remote.status.terminal else remote
+
+
+@pytest.mark.parametrize("counts", [{}, {"total": 6, "completed": 0, "failed": 0}], ids=["none", "zero"])
+def test_a_batch_that_is_done_and_shows_neither_files_nor_answers_is_looked_at_again(
+    counts: dict[str, int], bench: Callable[..., Bench]
+) -> None:
+    """Its description may lag behind: its rows are not missing yet."""
+    job = bench(texts=TEXTS)
+    job.until(Until.ENDED, submitting=True)
+    bare = replace(
+        job, around_backend=lambda backend: Describing(backend, lambda b: replace(b, files=(), counts=counts))
+    )
+    progress = bare.step(Until.RECONCILED)
+    assert not progress.done and progress.reason == "results_late"
+    assert job.run().counts["answered"] == 6 and job.creates() == 1
+    job.assert_accounted()
+
+
+@pytest.mark.parametrize("counts", [{}, {"total": 6, "completed": 0, "failed": 0}], ids=["none", "zero"])
+def test_a_named_file_that_is_not_there_for_a_moment_is_asked_for_again_however_little_is_counted(
+    counts: dict[str, int], bench: Callable[..., Bench]
+) -> None:
+    job = bench(texts=TEXTS)
+    job.server.set_scenario({"batches": [{"fault": "expire", "after": 0.5, "times": 1}]})
+    job.until(Until.ENDED, submitting=True)
+    job.server.set_scenario({"calls": [{"on": "download", "fault": "error", "status": 404, "times": 2}]})
+    uncounted = replace(
+        job, around_backend=lambda backend: Describing(backend, lambda b: replace(b, counts=counts))
+    )
+    progress = uncounted.step(Until.RECONCILED)
+    assert not progress.done and progress.reason == "results_late"
+    assert uncounted.run().counts["answered"] == 6
+    assert job.server.summary()["charged"] == 6, "what the expired batch answered is not asked for again"
+
+
+def test_an_error_file_does_not_make_a_page_a_file_of_answers(bench: Callable[..., Bench]) -> None:
+    job = bench(texts=TEXTS)
+    job.server.set_scenario({"rows": [{"match": {"contains": "number 2."}, "fault": "bad_request"}]})
+    job.until(Until.ENDED, submitting=True)
+
+    class Page(Describing):
+        async def download(self, batch: RemoteBatch, file: ResultFile, local: Path) -> None:
+            await self._backend.download(batch, file, local)
+            if file.kind == "output":
+                local.write_bytes(b'{"error": {"message": "storage is busy"}}\n')
+
+    meddled = replace(job, around_backend=lambda backend: Page(backend, lambda batch: batch))
+    with pytest.raises(TransferError, match="holds no row of it"):
+        meddled.step(Until.RECONCILED)
+    assert job.run().counts["answered"] == 5 and job.creates() == 1
+    job.assert_accounted()
 
 
 def test_a_halt_in_a_re_drive_keeps_its_letters(bench: Callable[..., Bench]) -> None:

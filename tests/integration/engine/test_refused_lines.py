@@ -316,7 +316,7 @@ def test_an_upload_that_is_gone_is_made_again_but_not_without_end(bench: Callabl
     vanishing = checked(bench, Slowly(*[NotFound("gone") for _ in range(9)]))
     with pytest.raises(NotFound):
         vanishing.step(Until.ENDED, submitting=True)
-    assert vanishing.creates() == 1 and vanishing.actions().count("put_back") == 5
+    assert vanishing.creates() == 1 and vanishing.actions().count("put_back") == 6
 
 
 def test_an_upload_that_cannot_be_used_is_told_and_made_again(bench: Callable[..., Bench]) -> None:

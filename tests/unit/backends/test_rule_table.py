@@ -158,6 +158,7 @@ SHAPES: dict[str, list[Row]] = {
             [{"id": "t1"}],
             [{"id": "t1", "function": {"name": "", "arguments": "{}"}}],
             [{"id": "t1", "type": "function", "function": {"name": "out", "arguments": '{"a": 1'}}],
+            [{"id": "t1", "type": "function", "function": {"name": "out", "arguments": "[1]"}}],
             [CALL, {**CALL, "function": {"name": "out", "arguments": "plain words"}}],
         )
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,11 +15,17 @@ from airflow_batch_llm.core.model import Request, RequestTemplate
 LARGER = {"max_tokens": 200}
 
 
-def changed(body: dict[str, Any], overrides: dict[str, Any] = LARGER, **template: Any) -> dict[str, Any]:
+def changed(
+    body: dict[str, Any],
+    overrides: dict[str, Any] = LARGER,
+    *,
+    raised: Callable[[int], int] | None = None,
+    **template: Any,
+) -> dict[str, Any]:
     made = RequestTemplate(**{"endpoint": CHAT, "model": "m-1", **template})
     request = Request("t-1", "w-1", body=msgspec.Raw(msgspec.json.encode(body)))
     found: dict[str, Any] = msgspec.json.decode(
-        with_own_members_changed(request, made, "m-2", overrides).body
+        with_own_members_changed(request, made, "m-2", overrides, raised=raised).body
     )
     return found
 
@@ -64,3 +71,16 @@ def test_the_limit_of_geminis_own_bodies_stands_among_their_settings(
 def test_a_body_keeps_its_limit_where_only_the_model_changes() -> None:
     own = {"contents": [], "generationConfig": {"maxOutputTokens": 9}}
     assert changed(own, {}, native=True) == {**own, "model": "m-2"}
+
+
+@pytest.mark.parametrize("own", [{"max_tokens": 4000}, {"max_tokens": None}, {"max_tokens": "many"}])
+def test_a_body_never_gets_a_smaller_limit_than_its_own(own: dict[str, Any]) -> None:
+    larger = own["max_tokens"] == 4000
+    assert changed(own)["max_tokens"] == (4000 if larger else 200)
+    assert changed(own, raised=lambda limit: 2 * limit)["max_tokens"] == (8000 if larger else 200)
+
+
+def test_a_larger_limit_of_geminis_own_bodies_is_raised_too() -> None:
+    own = {"contents": [], "generationConfig": {"maxOutputTokens": 4000}}
+    found = changed(own, raised=lambda limit: 2 * limit, native=True)
+    assert found["generationConfig"] == {"maxOutputTokens": 8000}

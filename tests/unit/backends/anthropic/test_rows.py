@@ -99,6 +99,12 @@ def test_why_an_answer_ended_decides_and_is_told_in_the_common_words(
     assert bool(row.code) is (verdict is not Verdict.OK)
 
 
+@pytest.mark.parametrize("wrong", [{"name": None}, {"name": ""}, {"input": "Rome"}, {"input": [1]}])
+def test_a_call_that_nobody_can_read_is_no_answer(wrong: dict[str, Any]) -> None:
+    row = answered(CALL | wrong, stop="tool_use")
+    assert (row.verdict, row.code) == (Verdict.INVALID_OUTPUT, "bad_tool_call")
+
+
 def test_calls_are_those_of_a_chat() -> None:
     row = answered({"type": "text", "text": "Let me look."}, CALL, stop="tool_use")
     assert (row.verdict, row.text) == (Verdict.OK, "Let me look.")

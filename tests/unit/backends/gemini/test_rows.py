@@ -55,6 +55,12 @@ def test_the_plain_answer_is_the_same_on_both_paths() -> None:
         assert typed is not None and typed == row(beside)
 
 
+@pytest.mark.parametrize("call", [{}, {"name": ""}, {"name": 3}, {"name": "f", "args": "word"}])
+def test_a_call_that_nobody_can_read_is_no_answer(call: dict[str, Any]) -> None:
+    found = row(said({"functionCall": call}))
+    assert (found.verdict, found.code) == (Verdict.INVALID_OUTPUT, "bad_tool_call")
+
+
 def test_a_call_is_in_the_form_of_openais_chat() -> None:
     call = {"functionCall": {"id": "f-1", "name": "look_up", "args": {"word": "ä"}}, "thoughtSignature": "x"}
     bare = {"functionCall": {"name": "now"}}
@@ -245,7 +251,7 @@ def test_a_key_stands_beside_the_answer_or_in_its_metadata() -> None:
         (b"{}", "no_response"),
         (b'{"key":"a-1","response":"text"}', "no_response"),
         (b'{"key":"a-1","response":{"of_another_kind":1}}', "no_choices"),
-        (b'{"key":"a-1","response":{"candidates":[{"content":{"parts":[{"functionCall":{"args":'
+        (b'{"key":"a-1","response":{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":'
          b'{"a":"\\ud83d"}}}]}}]}}', ""),
         (b"\xff\xfe\x00", "not_json"),
     ],
