@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from airflow_batch_llm.cli.providers import endpoint_names
 from airflow_batch_llm.cli.session import open_workspace
 from airflow_batch_llm.cli.target import open_target
+from airflow_batch_llm.core.holds import next_try, release_command
 from airflow_batch_llm.core.model import JobState
 from airflow_batch_llm.exceptions import BatchLLMError, LedgerSchemaError, WorkspaceError
 from airflow_batch_llm.storage.engine import describe, writing
@@ -233,7 +234,9 @@ def check_waiting(ledger: SqlLedger, conn_id: str) -> Iterator[Finding]:
     letters = sum(facts.open_letters.values())
     if conn_id in facts.held:
         found = f"connection {conn_id} is held: nothing is sent with it"
-        do = f"batch-llm holds says why; batch-llm release --conn {conn_id} once it is mended"
+        do = f"batch-llm holds says why; once it is mended, {release_command(conn_id)}"
+        if (hold := ledger.get_hold(conn_id)) is not None:
+            found += f"; {next_try(hold)}"
         yield Finding("hold", State.LOOK, found, do)
     waits = [
         (facts.halted, "jobs are halted", "batch-llm jobs --state halted, then batch-llm show JOB"),

@@ -13,6 +13,7 @@ from airflow_batch_llm.cli.printing import plain, positive, print_json
 from airflow_batch_llm.cli.steps import clear, goes_on
 from airflow_batch_llm.cli.target import find_job, open_target
 from airflow_batch_llm.core.by_hand import not_to_be_had
+from airflow_batch_llm.core.holds import release_command
 from airflow_batch_llm.core.model import Hold, HoldOrigin, Job, JobState
 from airflow_batch_llm.storage.ledger import SqlLedger
 
@@ -71,8 +72,8 @@ def _hurry(ledger: SqlLedger, job: Job, actor: str) -> Hold | None:
 def _what_holds(hold: Hold) -> str:
     if hold.origin is HoldOrigin.PERSON:
         return (
-            f"But {hold.actor} holds connection {hold.conn_id}: nothing is sent until batch-llm release "
-            f"--conn {hold.conn_id}."
+            f"But {hold.actor} holds connection {hold.conn_id}: nothing is sent until "
+            f"{release_command(hold.conn_id, 'send again')}"
         )
     return f"Connection {hold.conn_id} is held ({hold.code}): a task that runs tries it with one batch."
 

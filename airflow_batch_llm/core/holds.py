@@ -8,6 +8,7 @@ Only sending is gated: what is paid is looked at and read all the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from airflow_batch_llm.core.deadline import batch_bound
 from airflow_batch_llm.core.model import MACHINE, Batch, BatchState, Hold, HoldOrigin, Job
@@ -79,8 +80,9 @@ def _hold(
     )
     if made:
         log.error(
-            "connection %s is held (%s): job %s, batch %s. Mend it, then `batch-llm release --conn %s`",
-            *(conn_id, code, job.job_id, batch_id, conn_id),
+            "connection %s is held (%s): job %s, batch %s. Mend it, then `%s`; jobs that wait for it try it "
+            "by themselves: %s",
+            *(conn_id, code, job.job_id, batch_id, release_command(conn_id), next_try(hold)),
         )
         tools.fault("hold.after_made")
     return hold, made
@@ -134,8 +136,9 @@ def _wait_for(tools: Tools, hold: Hold) -> Later:
     soon = tools.ledger.now() + tools.settings.probe_first
     until = soon if hold.probe_at is None else min(hold.probe_at, soon)
     log.warning(
-        "connection %s is held (%s) by %s; nothing is sent with it. `batch-llm release --conn %s` ends that",
-        *(hold.conn_id, hold.code or HoldOrigin.PERSON, hold.job_id or hold.actor, hold.conn_id),
+        "connection %s is held (%s) by %s; nothing is sent with it: %s. `%s` ends that",
+        *(hold.conn_id, hold.code or HoldOrigin.PERSON, hold.job_id or hold.actor),
+        *(next_try(hold), release_command(hold.conn_id)),
     )
     return Later(until, HELD)
 
@@ -179,8 +182,21 @@ def _error_of(hold: Hold) -> AuthError | AccountError:
     kind = AuthError if hold.code == AuthError.code else AccountError
     return kind(
         f"connection {hold.conn_id} is held since batch {hold.batch_id} was refused. Mend it, then clear the "
-        f"task, or run `batch-llm release --conn {hold.conn_id}`"
+        f"task, or run `{release_command(hold.conn_id)}`"
     )
+
+
+# -- words -----------------------------------------------------------------------------------------
+def release_command(conn_id: str, reason: str = "mended") -> str:
+    """Return the command that releases a connection."""
+    return f'batch-llm release --conn {conn_id} --reason "{reason}"'
+
+
+def next_try(hold: Hold) -> str:
+    """Say when a held connection is tried again by itself."""
+    if hold.probe_at is None:
+        return "it is not tried again by itself"
+    return f"tried again from {datetime.fromtimestamp(hold.probe_at, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 # -- releases --------------------------------------------------------------------------------------

@@ -155,7 +155,13 @@ def test_what_waits_for_a_person_is_told_and_is_no_fault(
     ledger.hold_connection("llm", code="", origin=HoldOrigin.PERSON, reason="budget", probe_at=None)
     found = examine(command)
     assert (found["hold"]["state"], found["waiting"]["state"]) == ("look", "look")
-    assert "batch-llm release --conn llm" in found["hold"]["do"]
+    assert 'batch-llm release --conn llm --reason "' in found["hold"]["do"]
+    assert "not tried again by itself" in found["hold"]["found"]
+    ledger.release_connection("llm", actor="ann", reason="x")
+    ledger.hold_connection(
+        "llm", code="BLLM-020", origin=HoldOrigin.CALL, reason="a call was refused", probe_at=86_400.0
+    )
+    assert "tried again from 1970-01-02 00:00:00Z" in examine(command)["hold"]["found"]
 
 
 @SQLITE

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
+from airflow_batch_llm.core.holds import release_command
 from airflow_batch_llm.core.model import HoldOrigin, JobState
 from airflow_batch_llm.storage.ledger import SqlLedger
 from tests.integration.cli.conftest import SQLITE, Command, printed_json
@@ -27,6 +30,12 @@ def test_a_person_holds_and_releases_a_connection(ledger: SqlLedger, command: Co
     assert status == 4 and "'llm' is not held" in err
     found = [(e.action, e.actor) for e in ledger.events("")]
     assert found == [("connection_held", "ann"), ("connection_released", "ann")]
+
+
+def test_the_command_that_the_hints_name_releases_the_connection(ledger: SqlLedger, command: Command) -> None:
+    command("hold", "--conn", "llm", *WHO)
+    assert command(*shlex.split(release_command("llm"))[1:])[0] == 0
+    assert ledger.holds() == []
 
 
 def test_jobs_of_a_held_connection_say_so(ledger: SqlLedger, command: Command) -> None:

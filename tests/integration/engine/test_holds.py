@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_batch_llm.core.holds import release_command
 from airflow_batch_llm.core.model import BatchState, Hold, HoldOrigin, Job, JobState
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.spec import OnDeadline, Progress, Until
@@ -127,8 +128,9 @@ def test_one_job_tells_the_fault_the_other_waits_and_goes_on_when_it_is_mended(
     assert (hold.code, hold.origin, hold.job_id) == ("BLLM-020", HoldOrigin.CALL, jobs.first.key.job_id)
     progress = assert_waits(jobs.second, submitting=True)
     assert progress.not_before == hold.probe_at
-    told = [record for record in caplog.records if "batch-llm release --conn llm" in record.getMessage()]
+    told = [record for record in caplog.records if release_command("llm") in record.getMessage()]
     assert [record.levelname for record in told] == ["ERROR", "WARNING"]
+    assert all("tried again from 2" in record.getMessage() for record in told)
     assert jobs.first.batches()[0].state is BatchState.UPLOADED, "its row is charged nothing"
     assert {b.state for b in jobs.second.batches()} == {BatchState.PLANNED}, "not even uploaded"
 
