@@ -15,6 +15,7 @@ from sqlalchemy import insert
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_batch_llm.cli.providers import endpoint_names
+from airflow_batch_llm.cli.refused import refused_for
 from airflow_batch_llm.cli.session import open_workspace
 from airflow_batch_llm.cli.target import open_target
 from airflow_batch_llm.core.holds import next_try, release_command
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Leases, deadlines and waits go by the ledger's clock, tokens of keys and certificates by this one.
 MOST_SHIFT_SECONDS = 30.0
+#: Jobs that run, the newest first, of which it is seen whether they were refused.
+_MOST_JOBS = 200
 
 
 class State(StrEnum):
@@ -223,9 +226,12 @@ def check_clock(ledger: SqlLedger) -> Finding:
 
 
 def check_waiting(ledger: SqlLedger, conn_id: str) -> Iterator[Finding]:
-    """Tell what waits for a person: held connections, halted jobs, doubtful batches, open dead letters."""
+    """Tell what waits for a person: held connections, jobs that are halted or were refused, doubtful batches,
+    open dead letters."""
     try:
         facts = read_facts(ledger)
+        running = ledger.jobs(states=[JobState.RUNNING], limit=_MOST_JOBS)
+        refused = sum(refused_for(ledger, job, ledger.batches(job.job_id)) is not None for job in running)
     except BatchLLMError as error:
         yield fault_of("waiting", error)
         return
@@ -240,6 +246,7 @@ def check_waiting(ledger: SqlLedger, conn_id: str) -> Iterator[Finding]:
         yield Finding("hold", State.LOOK, found, do)
     waits = [
         (facts.halted, "jobs are halted", "batch-llm jobs --state halted, then batch-llm show JOB"),
+        (refused, "jobs were refused at once", "batch-llm jobs --state running, then batch-llm show JOB"),
         (stuck, "create calls are in doubt", "clear the job's retry task, or batch-llm adopt or abandon"),
         (letters, "dead letters are open", "batch-llm dead-letters list --dag …; re-drive or discard them"),
     ]

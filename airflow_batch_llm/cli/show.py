@@ -10,11 +10,13 @@ from airflow_batch_llm.cli.holds import hold_facts
 from airflow_batch_llm.cli.jobs import job_facts
 from airflow_batch_llm.cli.parsers import add_command
 from airflow_batch_llm.cli.printing import code_only, print_facts, print_json, print_table, when
-from airflow_batch_llm.cli.steps import clear
+from airflow_batch_llm.cli.refused import nothing_accepted, refused_for
+from airflow_batch_llm.cli.steps import clear, task_name
 from airflow_batch_llm.cli.target import find_job, open_target
 from airflow_batch_llm.core.by_hand import acceptance_of, accepted_halt, not_to_be_had
-from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState
-from airflow_batch_llm.core.retention import done_parts
+from airflow_batch_llm.core.model import Batch, BatchState, Job, JobState, LetterState
+from airflow_batch_llm.core.retention import NEEDED, done_parts
+from airflow_batch_llm.exceptions import Refused
 from airflow_batch_llm.storage.ledger import SqlLedger
 
 
@@ -50,7 +52,7 @@ def _show(args: argparse.Namespace) -> None:
     _print_job(job)
     for hold in held.values():
         print_facts([("held", f"{hold.conn_id} ({hold.code or hold.origin}) by {hold.actor}: {hold.reason}")])
-    _print_next(ledger, job, batches)
+    _print_next(ledger, job, batches, _open(letters))
     if batches:
         print()
         _print_batches(batches)
@@ -91,24 +93,62 @@ def _connections(job: Job, batches: list[Batch]) -> list[str]:
     return list(dict.fromkeys([job.conn_id, *(batch.conn_id for batch in batches)]))
 
 
-def _print_next(ledger: SqlLedger, job: Job, batches: list[Batch]) -> None:
-    """Say what a person does about a halted job, or about create calls in doubt."""
-    if job.state is not JobState.HALTED:
-        _print_doubts(job, [b for b in batches if b.state is BatchState.SUBMITTING or b.provisional])
+def _open(letters: list[dict[str, Any]]) -> int:
+    return sum(line["letters"] for line in letters if line["state"] == LetterState.OPEN.value)
+
+
+def _print_next(ledger: SqlLedger, job: Job, batches: list[Batch], letters: int) -> None:
+    """Say what a person does about a job that is halted, was refused or has dead letters, or about create
+    calls in doubt."""
+    doubtful = [batch for batch in batches if batch.state is BatchState.SUBMITTING or batch.provisional]
+    if job.state is JobState.HALTED:
+        step = _of_halted(ledger, job)
+    elif doubtful:
+        _print_doubts(job, doubtful)
         return
-    lacking = ", ".join(batch.batch_id for batch in not_to_be_had(ledger, job))
-    if accepted_halt(job) is not None:
-        step = clear(job, "dead_letter")
-    elif lacking:
-        step = f"batch-llm hand-in, adopt or abandon, of {lacking}; then batch-llm resume"
+    elif job.state is JobState.SETTLED:
+        step = _of_settled(job, letters)
     else:
-        step = f"see {job.halt_code} in docs/runbook.md; then batch-llm resume or accept, or clear the group"
+        step = _of_unsent(ledger, job, batches)
     print_facts([("next", step)])
 
 
+def _of_halted(ledger: SqlLedger, job: Job) -> str:
+    lacking = ", ".join(batch.batch_id for batch in not_to_be_had(ledger, job))
+    if accepted_halt(job) is not None:
+        return clear(job, "dead_letter")
+    if lacking:
+        return f"batch-llm hand-in, adopt or abandon, of {lacking}; then batch-llm resume"
+    if job.halt_code == Refused.code:
+        mended = f"mend the model or the parameters, then {clear(job, 'submit', downstream=True)}"
+        return f"{mended}; a resume sends the same once more ({job.halt_code} in docs/runbook.md)"
+    return f"see {job.halt_code} in docs/runbook.md; then batch-llm resume or accept, or clear the group"
+
+
+def _of_settled(job: Job, letters: int) -> str | None:
+    accepted = acceptance_of(job)
+    if not letters or (accepted is not None and accepted.letters >= letters) or NEEDED & done_parts(job):
+        return None
+    short = job.job_id[:12]
+    return (
+        f"batch-llm dead-letters list {short}, and show, say why rows failed. Cause outside of the requests: "
+        f'batch-llm dead-letters redrive {short} --all --reason "mended", then '
+        f"{clear(job, 'retry', downstream=True)}. Prompt, model or schema mended: clear "
+        f"{task_name(job, 'submit')} with downstream"
+    )
+
+
+def _of_unsent(ledger: SqlLedger, job: Job, batches: list[Batch]) -> str | None:
+    refused = refused_for(ledger, job, batches)
+    mend = f"mend the connection, the model or the parameters, then {clear(job, 'submit', downstream=True)}"
+    if refused is not None:
+        return f"nothing was accepted ({refused}): {mend}"
+    if nothing_accepted(job, batches):
+        return f"nothing was accepted yet; if the task that sends has failed, {mend}"
+    return None
+
+
 def _print_doubts(job: Job, doubtful: list[Batch]) -> None:
-    if not doubtful:
-        return
     named = ", ".join(batch.batch_id for batch in doubtful)
     step = clear(job, "retry", downstream=True)
     print_facts(

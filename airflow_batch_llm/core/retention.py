@@ -31,7 +31,7 @@ class Part(StrEnum):
 
 
 #: Without these no answer can be published again, and no row be told from what it was.
-_NEEDED = frozenset({Part.RAW, Part.WORKSPACE})
+NEEDED = frozenset({Part.RAW, Part.WORKSPACE})
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def refuse_purged(job: Job) -> None:
 
     :raises JobPurged: it was purged.
     """
-    if begun_parts(job) & _NEEDED:
+    if begun_parts(job) & NEEDED:
         raise JobPurged(
             f"job {job.job_id} was purged: its requests and answers are gone, so that it can be neither sent "
             "again nor published again. Nothing was sent. Start a new run, or clear the group with "

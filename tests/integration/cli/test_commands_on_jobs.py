@@ -12,6 +12,7 @@ from airflow_batch_llm.cli.main import main
 from airflow_batch_llm.core.model import (
     BatchError,
     BatchState,
+    HoldOrigin,
     Job,
     JobKey,
     JobState,
@@ -22,7 +23,17 @@ from airflow_batch_llm.storage.engine import writing
 from airflow_batch_llm.storage.ledger import SqlLedger
 from airflow_batch_llm.storage.schema import job as job_table
 from tests.integration.cli.conftest import SQLITE, Command, printed_json
-from tests.integration.storage.ledgers import FACTS, batch_in, job_in, letter, new_job, plan, remote, some
+from tests.integration.storage.ledgers import (
+    FACTS,
+    batch_in,
+    job_in,
+    letter,
+    new_job,
+    plan,
+    remote,
+    running_job,
+    some,
+)
 
 
 def job_of(ledger: SqlLedger, dag_id: str, created_at: float) -> Job:
@@ -139,6 +150,76 @@ def test_show_has_the_job_its_batches_and_its_letters(ledger: SqlLedger, command
 def test_show_of_a_halted_job_says_what_to_do(ledger: SqlLedger, command: Command) -> None:
     job = job_in(ledger, JobState.HALTED)
     assert "halted (BLLM-021)" in (out := command("show", job.job_id)[1]) and "batch-llm resume" in out
+
+
+@SQLITE
+def test_show_of_a_job_whose_model_was_refused_says_first_to_mend_it(
+    ledger: SqlLedger, command: Command
+) -> None:
+    job = running_job(ledger)
+    some(ledger.halt_job(job, "BLLM-023", "no such model"))
+    out = command("show", job.job_id)[1]
+    assert "next:        mend the model or the parameters, then clear task submit with downstream" in out
+    assert out.index("clear task") < out.index("a resume sends the same once more")
+
+
+@SQLITE
+def test_show_of_a_job_that_was_refused_at_once_says_what_to_mend(
+    ledger: SqlLedger, command: Command
+) -> None:
+    batch = batch_in(ledger, BatchState.SUBMITTING)
+    some(ledger.leave_submitting(batch, reason="model_not_found"))
+    out = command("show", batch.job_id)[1]
+    assert "next:        nothing was accepted (model_not_found): mend the connection, the model or the" in out
+    assert "clear task submit with downstream of DAG nightly, run run-1" in out
+
+
+@SQLITE
+def test_show_of_a_job_whose_connection_it_held_says_what_to_mend_also_after_the_release(
+    ledger: SqlLedger, command: Command
+) -> None:
+    batch = batch_in(ledger, BatchState.PLANNED)
+    for other in (True, False):
+        ledger.hold_connection(
+            "llm",
+            code="BLLM-020",
+            origin=HoldOrigin.CALL,
+            job_id="other" if other else batch.job_id,
+            batch_id=None if other else batch.batch_id,
+            reason="a call was refused",
+            probe_at=None,
+        )
+        out = command("show", batch.job_id)[1]
+        assert ("nothing was accepted (the connection was held)" in out) is not other
+        ledger.release_connection("llm", actor="ann", reason="mended")
+    assert "nothing was accepted (the connection was held)" in command("show", batch.job_id)[1]
+
+
+@SQLITE
+def test_show_does_not_tell_a_person_to_act_where_a_job_goes_on_by_itself(
+    ledger: SqlLedger, command: Command
+) -> None:
+    batch = batch_in(ledger, BatchState.SUBMITTING)
+    assert "nothing was accepted" not in command("show", batch.job_id)[1]
+    left = some(ledger.leave_submitting(batch, reason="queue_full", not_before=ledger.now() + 60))
+    assert "if the task that sends has failed, mend" in command("show", batch.job_id)[1]
+    some(ledger.enter_submitting(left, revision=1, lease_seconds=60.0))
+    some(ledger.mark_submitted(some(ledger.get_batch(batch.batch_id)), remote()))
+    assert "next:" not in command("show", batch.job_id)[1]
+
+
+@SQLITE
+def test_show_of_a_settled_job_says_what_to_do_about_open_letters(
+    ledger: SqlLedger, command: Command
+) -> None:
+    job = job_in(ledger, JobState.SETTLED)
+    assert "next:" not in command("show", job.job_id)[1]
+    ledger.insert_dead_letters([letter(job, "w1")])
+    out = command("show", job.job_id)[1]
+    assert f"batch-llm dead-letters redrive {job.job_id[:12]} --all --reason" in out
+    assert "clear submit with downstream" in out
+    accepted = some(ledger.accept_job(job, letters=1, actor="ann", reason="known"))
+    assert "next:" not in command("show", accepted.job_id)[1]
 
 
 @SQLITE

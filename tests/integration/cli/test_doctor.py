@@ -165,6 +165,17 @@ def test_what_waits_for_a_person_is_told_and_is_no_fault(
 
 
 @SQLITE
+def test_jobs_that_were_refused_at_once_wait_for_a_person(
+    command: Command, provider: ServerSince, ledger: SqlLedger
+) -> None:
+    batch = batch_in(ledger, BatchState.SUBMITTING)
+    assert examine(command)["waiting"]["state"] == "ok"
+    ledger.leave_submitting(batch, reason="model_not_found")
+    found = examine(command)["waiting"]
+    assert (found["state"], found["count"]) == ("look", 1) and "refused at once" in found["found"]
+
+
+@SQLITE
 def test_clocks_that_differ_are_a_fault(
     command: Command, provider: ServerSince, monkeypatch: pytest.MonkeyPatch
 ) -> None:
