@@ -12,8 +12,8 @@ import httpx
 
 from airflow_batch_llm.backends.base import Call
 from airflow_batch_llm.backends.errors import parse_error_body
-from airflow_batch_llm.backends.mistral_objects import refused_lines, refused_places
-from airflow_batch_llm.exceptions import LinesRefused, NotFound, RateLimited, RefusedLine
+from airflow_batch_llm.backends.mistral_objects import refused_field, refused_lines, refused_places
+from airflow_batch_llm.exceptions import LinesRefused, NotFound, RateLimited, Refused, RefusedLine
 
 _NOT_FOUND, _UNPROCESSABLE = 404, 422
 _LIMIT_WORDS = ("limit", "exceed", "maximum", "too many")
@@ -31,6 +31,7 @@ def create_refused(reply: httpx.Response, call: Call) -> None:
     :raises LinesRefused: requests that went along with it are at fault, and are named.
     :raises NotFound: the upload is gone; the address is right, for the upload took it.
     :raises RateLimited: too many requests are pending. With which status that is said is not known.
+    :raises Refused: a field of the call is at fault, and is named.
     """
     if reply.status_code == _NOT_FOUND:
         raise NotFound(f"{call}: HTTP 404: the provider knows no such upload")
@@ -44,6 +45,10 @@ def create_refused(reply: httpx.Response, call: Call) -> None:
     if reply.status_code < 500 and "pending" in message and any(word in message for word in _LIMIT_WORDS):
         what = f"{call}: HTTP {reply.status_code}: too many requests are pending"
         raise RateLimited(what, reason="queue_full")
+    if reply.status_code == _UNPROCESSABLE and (fault := refused_field(_body(reply))):
+        kind, place = fault
+        what = f"{call}: HTTP 422, code {kind or 'not named'}" + (f", at {place}" if place else "")
+        raise Refused(f"{what}: refused", status_code=_UNPROCESSABLE, reason=kind or "http_422")
 
 
 class PlacesUnsure(Exception):

@@ -148,6 +148,21 @@ def refused_places(body: Any) -> list[RefusedLine]:
     return found
 
 
+def refused_field(body: Any) -> tuple[str, str] | None:
+    """Return what a refusal calls its first fault, and its place in the body (``body.model``), each "" where
+    it is no short token; None where it names neither."""
+    details = body.get("detail") if isinstance(body, Mapping) else None
+    for detail in _objects(details):
+        place = detail.get("loc")
+        parts = (
+            [str(part) for part in place if isinstance(part, str | int)] if isinstance(place, list) else []
+        )
+        found = token(detail.get("type")), token(".".join(parts))
+        if any(found):
+            return found
+    return None
+
+
 def _line_number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 

@@ -186,6 +186,29 @@ def test_a_create_call_is_made_once_and_says_whether_it_took_effect(
     assert len(mistral.server.received) == 1
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason", "said"),
+    [
+        (
+            {"type": "invalid_model", "loc": ["body", "model"]},
+            "invalid_model",
+            "code invalid_model, at body.model:",
+        ),
+        ({"type": "missing", "loc": ["secret words"]}, "missing", "code missing: refused"),
+        ({"type": "secret words", "loc": ["body", 0]}, "http_422", "code not named, at body.0: refused"),
+        ({"type": None, "loc": "secret words"}, "http_422", "HTTP 422: refused"),
+    ],
+)
+def test_a_field_of_the_call_that_is_refused_is_named_without_the_providers_words(
+    mistral: Scripted, fault: dict[str, Any], reason: str, said: str
+) -> None:
+    mistral.server.script = [Reply(422, {"detail": [fault | {"msg": "secret words"}]})]
+    with pytest.raises(Refused) as caught:
+        mistral.run(lambda backend: backend.create(ORDER))
+    assert (caught.value.reason, caught.value.status_code) == (reason, 422)
+    assert said in str(caught.value) and "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("status", [400, 403, 422, 429])
 def test_too_many_pending_requests_are_waited_out_with_any_status(mistral: Scripted, status: int) -> None:
     said = "The limit of 1000000 pending requests per workspace was exceeded"
