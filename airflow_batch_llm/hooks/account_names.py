@@ -77,7 +77,8 @@ def tell_misspelt(connection: Connection, extra: Mapping[str, Any]) -> None:
     """Log, once a process, fields of another package's connection that are nearly named like one of ours."""
     ours = Shared.model_fields
     for name, value in extra.items():
-        near = None if name in ours or is_empty(value) else _nearest(name, ours, _SURELY)
+        known = name in ours or is_empty(value)
+        near = None if known else _swapped(name, ours) or _nearest(name, ours, _SURELY)
         if near is not None and near not in extra:
             tell_once(connection.conn_id, name, f"is {near!r} meant?")
 
@@ -113,6 +114,12 @@ def _nearest(name: str, known: Iterable[str], least: float) -> str | None:
     """Return the known name that another is most like, None where none is."""
     found = difflib.get_close_matches(_plain(name), list(known), n=1, cutoff=least)
     return found[0] if found else None
+
+
+def _swapped(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that has the letters of another in another order (``modle``)."""
+    letters = sorted(_plain(name))
+    return next((one for one in known if sorted(one) == letters), None)
 
 
 def _plain(name: str) -> str:

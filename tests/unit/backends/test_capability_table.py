@@ -148,3 +148,25 @@ def test_a_provider_that_there_is_not_is_answered_with_those_that_there_are(
     assert main(["providers", "acme"]) == 2
     told = capsys.readouterr().err
     assert "acme" in told and "openai" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("antropic", "anthropic"),
+        ("Claude", "anthropic"),
+        ("google", "gemini"),
+        ("vertex", "gemini"),
+        ("azure_openai", "azure"),
+        ("azure-openai", "azure"),
+        ("OpenAI", "openai"),
+        ("llmd", "llm-d"),
+        ("zzz", None),
+    ],
+)
+def test_a_name_that_is_none_is_answered_with_the_one_that_is_meant(
+    capsys: pytest.CaptureFixture[str], name: str, meant: str | None
+) -> None:
+    assert main(["providers", name]) == 2
+    told = capsys.readouterr().err
+    assert (f"is {meant!r} meant?" in told) if meant else ("meant" not in told)

@@ -149,7 +149,10 @@ def test_what_others_keep_in_their_connections_is_nobodys_fault(
 ) -> None:
     theirs = {
         "max_retries": 3, "timeout": 5, "platform_name": "x", "region": "eu", "fallback_conn_ids": ["b"],
-        "serialized_model": True, "requests": 1, "bytes": 2,
+        "serialized_model": True, "requests": 1, "bytes": 2, "openai_client_kwargs": {"max_retries": 3},
+        "azure_endpoint": "https://r.openai.azure.com", "api_version": "2024-10-21", "api_type": "azure",
+        "anthropic_client_kwargs": {"max_retries": 3}, "aws_region": "eu", "project_id": "p", "resource": "r",
+        "base_url": "https://r.openai.azure.com", "max_tokens": 5, "model_id": "m", "max_concurrency": 3,
     }  # fmt: skip
 
     with caplog.at_level(logging.WARNING):
@@ -168,6 +171,17 @@ def test_a_field_of_ours_that_is_misspelt_there_is_told_once(
     (told,) = caplog.messages
     assert f"'misspelt-{conn_type}'" in told and "'dialekt'" in told and "is 'dialect' meant?" in told
     assert KEY not in told
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("modle", "model"), ("modell", "model"), ("max_byte", "max_bytes"), ("max_reqeusts", "max_requests")],
+)
+def test_small_slips_are_told_there(name: str, meant: str, caplog: pytest.LogCaptureFixture) -> None:
+    account("openai", conn_id=f"slip-{name}", **{name: "m-1"})
+
+    (told,) = caplog.messages
+    assert repr(name) in told and f"is {meant!r} meant?" in told
 
 
 def test_parameters_of_calls_that_are_not_sent_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -255,7 +269,8 @@ def test_a_form_that_was_stored_whole_asks_for_nothing(monkeypatch: pytest.Monke
 
 
 def test_an_unknown_dialect_is_told_with_the_connection() -> None:
-    assert "known providers are" in refused({"dialect": "gorq"})
+    told = refused({"dialect": "gorq"})
+    assert "(is 'groq' meant?)" in told and "known providers are" in told
 
 
 def test_an_extra_that_airflow_could_not_read_is_found_where_it_is_given_apart() -> None:
