@@ -16,7 +16,7 @@ from airflow_batch_llm.storage.migrate import check, migrate
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add ``db migrate`` and ``db check`` to the command line."""
     parser: argparse.ArgumentParser = subparsers.add_parser("db", help="make or check the ledger's tables")
-    actions = parser.add_subparsers(dest="db_action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="db_action", required=True, metavar="{migrate,check}")
     _add_action(actions, "migrate", "make the tables, or bring them to this version")
     _add_action(actions, "check", f"exit with {NEEDS_MIGRATION} where the tables are not of this version")
     return parser

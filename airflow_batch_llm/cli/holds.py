@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_batch_llm.cli.exits import exit_status
 from airflow_batch_llm.cli.parsers import add_command
-from airflow_batch_llm.cli.printing import code_only, print_json, print_table, when
+from airflow_batch_llm.cli.printing import code_only, print_found, print_json, when
 from airflow_batch_llm.cli.target import open_target
 from airflow_batch_llm.core.model import Hold
 
@@ -41,7 +41,7 @@ def _list(args: argparse.Namespace) -> None:
         )
         for hold in holds
     ]
-    print_table(titles, rows)
+    print_found(titles, rows)
 
 
 def hold_facts(hold: Hold) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_batch_llm.cli.exits import exit_status
 from airflow_batch_llm.cli.parsers import add_command
-from airflow_batch_llm.cli.printing import add_limit, first, print_json, print_table, when
+from airflow_batch_llm.cli.printing import add_limit, first, print_found, print_json, when
 from airflow_batch_llm.cli.target import open_target
 from airflow_batch_llm.core.model import Job, JobState
 
@@ -37,7 +37,7 @@ def _list(args: argparse.Namespace) -> None:
         print_json([{**job_facts(job), "held": job.conn_id in held} for job in found])
         return
     titles = ("JOB", "STATE", "CODE", "ROWS", "ANSWERED", "DEAD", "DAG", "RUN", "TASK", "MAP", "CREATED")
-    print_table(titles, [_cells(job) for job in found])
+    print_found(titles, [_cells(job) for job in found])
     for conn_id in sorted(held & {job.conn_id for job in found}):
         print(f"batch-llm: connection {conn_id} is held; see batch-llm holds", file=sys.stderr)
 

@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add ``dead-letters`` with its actions to the command line."""
     what = "look at rows that failed for good, and decide about them"
     parser: argparse.ArgumentParser = subparsers.add_parser("dead-letters", help=what, description=what)
-    actions = parser.add_subparsers(dest="letters_action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="letters_action", required=True, metavar=f"{{{','.join(_ACTIONS)}}}")
     letters_list.add_list(actions)
     letters_list.add_show(actions)
     letters_export.add_export(actions)

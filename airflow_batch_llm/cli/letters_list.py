@@ -14,6 +14,7 @@ from airflow_batch_llm.cli.printing import (
     code_only,
     first,
     print_facts,
+    print_found,
     print_json,
     print_table,
     when,
@@ -101,7 +102,7 @@ def list_letters(args: argparse.Namespace) -> None:
         print_json(found)
         return
     titles = ("JOB", "CUSTOM ID", "STATE", "VERDICT", "CODE", "ATTEMPTS", "RUN", "TASK", "MAP")
-    print_table(titles, [_cells(facts) for facts in found])
+    print_found(titles, [_cells(facts) for facts in found])
 
 
 def show_letter(args: argparse.Namespace) -> None:

@@ -55,6 +55,14 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def print_found(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print what was looked for as columns; that there is nothing is told on standard error."""
+    if rows:
+        print_table(titles, rows)
+    else:
+        print("none", file=sys.stderr)
+
+
 def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
     """Print names and values, one a line; what is not known is left out."""
     for name, value in facts:

@@ -50,7 +50,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     which.add_argument(
         "--older-than", type=age, metavar="AGE", help="jobs that settled this long ago: 30d, 12h, 90m"
     )
-    which.add_argument("--job", metavar="JOB", help="one job: its id, or its first 6 or more characters")
+    which.add_argument(
+        "--job",
+        metavar="JOB",
+        help="one job: its id as batch-llm jobs prints it, or its first 6 or more characters",
+    )
     which.add_argument(
         "--custom-id",
         action="append",

@@ -43,7 +43,10 @@ def add_target(parser: argparse.ArgumentParser, conn: str = "--conn") -> None:
 def add_job(parser: argparse._ActionsContainer, **how: Any) -> None:
     """Add ``JOB``."""
     parser.add_argument(
-        "job", metavar="JOB", help=f"id of the job, or its first {SHORTEST_PREFIX} or more characters", **how
+        "job",
+        metavar="JOB",
+        help=f"id of the job as batch-llm jobs prints it, or its first {SHORTEST_PREFIX} or more characters",
+        **how,
     )
 
 

@@ -388,6 +388,23 @@ def test_a_text_that_the_provider_puts_where_codes_stand_is_not_printed(
 
 
 @SQLITE
+def test_a_list_that_finds_nothing_says_so_apart(ledger: SqlLedger, command: Command) -> None:
+    job = job_in(ledger, JobState.RUNNING)
+    for words in (["jobs", "--dag", "nobody"], ["dead-letters", "list", job.job_id], ["holds"]):
+        assert command(*words) == (0, "", "none\n")
+        assert command(*words, "--json") == (0, "[]\n", "")
+
+
+def test_a_command_without_its_words_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["dead-letters"], ["show", "--help"], ["dead-letters", "list", "--help"]):
+        with pytest.raises(SystemExit):
+            main(words)
+    printed = capsys.readouterr()
+    assert "required: {list,show,export,discard,redrive}" in printed.err
+    assert " ".join(printed.out.split()).count("id of the job as batch-llm jobs prints it") == 2
+
+
+@SQLITE
 def test_dead_letters_of_neither_job_nor_dag_are_not_asked_for(ledger: SqlLedger, command: Command) -> None:
     for words in ([], ["0123456789", "--dag", "a"]):
         with pytest.raises(SystemExit) as stopped:
