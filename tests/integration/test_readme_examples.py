@@ -330,6 +330,30 @@ def test_connections_of_the_readme_can_be_used(line: str, monkeypatch: pytest.Mo
     assert account.provider == json.loads(value.strip("'"))["extra"].get("dialect", "openai")
 
 
+@pytest.mark.parametrize(
+    "line",
+    re.findall(
+        r"^export (AIRFLOW_CONN_LLM_\w+='.*')$", (ROOT / "docs" / "providers.md").read_text(), re.MULTILINE
+    ),
+    ids=lambda line: line.partition("=")[0],
+)
+def test_connections_of_the_providers_page_can_be_used(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, _, value = line.partition("=")
+    monkeypatch.setenv(name, value.strip("'"))
+    conn_id = name.removeprefix("AIRFLOW_CONN_").lower()
+
+    hook = BatchLLMHook(conn_id)
+
+    assert hook.make_backend().provider == hook.account().provider == conn_id.removeprefix("llm_")
+    assert hook.account().model == json.loads(value.strip("'"))["extra"]["model"]
+
+
+def test_the_providers_page_shows_a_connection_for_each_kind_of_provider() -> None:
+    page = (ROOT / "docs" / "providers.md").read_text()
+    shown = set(re.findall(r"^export AIRFLOW_CONN_LLM_(\w+)=", page, re.MULTILINE))
+    assert shown == {"GROQ", "AZURE", "ANTHROPIC", "GEMINI", "MISTRAL", "GENERIC"}
+
+
 def test_the_readme_shows_connections() -> None:
     assert len(re.findall(r"^export AIRFLOW_CONN_LLM", README, re.MULTILINE)) == 4
 
