@@ -100,6 +100,7 @@ def _open(letters: list[dict[str, Any]]) -> int:
 def _print_next(ledger: SqlLedger, job: Job, batches: list[Batch], letters: int) -> None:
     """Say what a person does about a job that is halted, was refused or has dead letters, or about create
     calls in doubt."""
+    step: str | None
     doubtful = [batch for batch in batches if batch.state is BatchState.SUBMITTING or batch.provisional]
     if job.state is JobState.HALTED:
         step = _of_halted(ledger, job)

@@ -52,10 +52,16 @@ def test_every_code_that_makes_a_run_red_has_a_way_out_and_a_test() -> None:
 
 
 @pytest.mark.parametrize("code", REFUSED_AT_ONCE)
-def test_a_submit_task_that_was_refused_at_once_is_cleared(stage: Stage, code: str) -> None:
+def test_a_submit_task_that_was_refused_at_once_is_cleared(
+    stage: Stage, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     stage.server.set_scenario({"calls": [REFUSED_AT_ONCE[code]]})
     stage.start()
     assert code in str(stage.runs.error_of(SUBMIT)) and stage.traffic.sent == 0
+    capsys.readouterr()
+    stage.command(["show", "JOB"])
+    told = capsys.readouterr().out
+    assert "nothing was accepted (" in told and f"then clear task {SUBMIT} with downstream" in told
     stage.server.set_scenario({})
     assert stage.clear(Clear("submit", True)) == "success"
     assert len(stage.warehouse.labels()) == 6 and not stage.paid_twice()
