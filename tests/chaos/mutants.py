@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from airflow_batch_llm.core import doubts, opening, reconcile, unmarked
+from airflow_batch_llm.core import doubts, opening, strange_results, unmarked
 from airflow_batch_llm.core.model import Batch, Job, RemoteBatch
 from airflow_batch_llm.core.spec import Later, StageOrder
 from airflow_batch_llm.core.tools import Tools
@@ -97,7 +97,7 @@ def _count_alone() -> None:
         return doubts._not_there(tools, batch, now)
 
     _replace(doubts._resolve_unmarked, resolve)
-    _replace(reconcile._refuse_strange, lambda *args: None)
+    strange_results.Held.lacks_answers = lambda held: False
 
 
 def _replace(function: Any, other: Any) -> None:
