@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_batch_llm.cli.show import batch_facts
-from airflow_batch_llm.core import doubts, reconcile
+from airflow_batch_llm.core import doubts, strange_results
 from airflow_batch_llm.core.by_hand import Declined, abandon_doubt, abandon_running, adopt, cancel
 from airflow_batch_llm.core.model import Batch, BatchKind, BatchState, Job, JobState, RemoteBatch
 from airflow_batch_llm.core.policy import RowRetry
@@ -199,7 +199,7 @@ def test_an_engine_that_believes_a_count_takes_others_rows_for_its_own(
     with pytest.raises(TransferError, match="holds no row of it"):
         check_that_a_stranger_is_let_go(street, job, stranger)
     assert "odd_rows" not in job.actions() and job.batches()[0].state is BatchState.ENDED
-    monkeypatch.setattr(reconcile, "_refuse_strange", lambda *args: None)
+    monkeypatch.setattr(strange_results.Held, "lacks_answers", lambda held: False)
     with pytest.raises(AssertionError):
         check_that_a_stranger_is_let_go(street, job, stranger)
     assert "odd_rows" in job.actions() and job.batches()[0].counts == {"missing": street.rows}
