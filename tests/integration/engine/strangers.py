@@ -27,7 +27,7 @@ CREATE = "/anthropic/v1/messages/batches"
 SLOW = Settings(create_timeout=30.0, lease_margin=600.0, look_apart=0.02, queue_wait=0.05, probe_first=0.02)
 #: Batches run half of their rows and stand still.
 HALFWAY = {"seconds": 3600, "hold_at": 0.5}
-_COUNTS = count(2)
+_COUNTS = count(4)
 
 
 @pytest.fixture(scope="session")
