@@ -22,6 +22,7 @@ _PROVIDER_SAID = {
     "submitting_left": re.compile(r"(?P<said>.*)", re.DOTALL),
     "put_back": re.compile(r"(?P<said>.*) \(file .*, provider batch .*\)", re.DOTALL),
     "halted": re.compile(r"BLLM-\d+: batch \S+: (?P<said>.*)", re.DOTALL),
+    "upload_refused": re.compile(r"(?P<said>.*)", re.DOTALL),
     "lines_refused": re.compile(r"(?P<said>.*)", re.DOTALL),
 }
 

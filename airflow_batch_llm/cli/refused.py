@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from airflow_batch_llm.cli.printing import code_only
 from airflow_batch_llm.core.model import IN_FLIGHT, MACHINE, NOT_SENT, Batch, BatchState, Event, Job, JobState
+from airflow_batch_llm.core.submit import UPLOAD_REFUSED
 from airflow_batch_llm.storage.ledger import SqlLedger
 
 #: States of a batch that somebody else has taken, or had.
 _ACCEPTED = IN_FLIGHT | {BatchState.RECONCILED, BatchState.LOST}
 _BEGUN = ("plan_pinned", "resumed")
-_SENDING, _REFUSED, _HELD = "submitting", "submitting_left", "connection_held"
+_SENDING, _LEFT, _HELD = "submitting", "submitting_left", "connection_held"
 #: Why a create call was given back that the next one may well do better than.
 _PASSES = frozenset({"Unreachable"})
 
@@ -33,11 +34,11 @@ def refused_for(ledger: SqlLedger, job: Job, batches: Sequence[Batch]) -> str | 
     for event in ledger.events(job.job_id):
         if event.action in _BEGUN:
             last = None
-        elif event.action in (_SENDING, _REFUSED, _HELD) and event.actor == MACHINE:
+        elif event.action in (_SENDING, _LEFT, UPLOAD_REFUSED, _HELD) and event.actor == MACHINE:
             last = event
     if last is None or last.action == _SENDING or last.reason in _PASSES:
         return None
     later = {batch.batch_id: batch.not_before for batch in batches}
-    if last.action == _REFUSED and later.get(last.batch_id or "") is not None:
+    if last.action == _LEFT and later.get(last.batch_id or "") is not None:
         return None  # only for now: it is sent by itself
-    return code_only(last.reason) if last.action == _REFUSED else "the connection was held"
+    return "the connection was held" if last.action == _HELD else code_only(last.reason)

@@ -22,6 +22,8 @@ from airflow_batch_llm.exceptions import InDoubt, LinesRefused, NotFound, RateLi
 
 #: Event: the provider has looked through an upload for longer than this, in seconds.
 UPLOAD_NOT_READY, _READY_WITHIN = "upload_not_ready", 900.0
+#: Event: the provider does not take the file.
+UPLOAD_REFUSED = "upload_refused"
 #: Why a batch is uploaded anew.
 _UPLOAD_GONE = "upload_gone"
 
@@ -75,6 +77,9 @@ async def _upload(tools: Tools, job: Job, batch: Batch, template: RequestTemplat
         except LinesRefused as error:
             if await close_refused(tools, job, batch, template, error):
                 return None
+            raise
+        except Refused as error:
+            tools.ledger.add_event(job.job_id, UPLOAD_REFUSED, batch_id=batch.batch_id, reason=error.reason)
             raise
     tools.fault("submit.after_upload")
     if tools.ledger.mark_uploaded(batch, file_id, provider=provider, place=place) is None:

@@ -191,5 +191,6 @@ REFUSED_AT_ONCE = {
     "BLLM-020": {"on": "create", "fault": "error", "status": 403},
     "BLLM-021": {"on": "create", "fault": "error", "status": 400, "code": "billing_hard_limit_reached"},
     "BLLM-023": {"on": "create", "fault": "error", "status": 400, "code": "invalid_request"},
+    "BLLM-023 for the file": {"on": "upload", "fault": "error", "status": 400, "code": "invalid_request"},
 }
 CANCELLED_BY_COMMAND = Red(_cancelled_by_command, "BLLM-032")
