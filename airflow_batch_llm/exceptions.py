@@ -109,10 +109,14 @@ class DatabaseUnavailable(BatchLLMError):
 
 
 class ProviderError(BatchLLMError):
-    """Something the provider said, or failed to say, about a call of ours."""
+    """Something the provider said, or failed to say, about a call of ours.
+
+    ``conn_id`` is the connection that the call was made with, where the error was told later than it was met.
+    """
 
     code = "BLLM-022"
     deterministic = False
+    conn_id: str | None = None
 
 
 class Unreachable(ProviderError):

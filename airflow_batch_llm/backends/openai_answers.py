@@ -125,8 +125,9 @@ def is_call(call: Any) -> bool:
 
 
 def _is_object(text: str) -> bool:
+    """Say whether a text is a JSON object, or null."""
     try:
-        return isinstance(loads_tolerant(text.encode("utf-8", "replace")), dict)
+        return isinstance(loads_tolerant(text.encode("utf-8", "replace")), dict | None)
     except (ValueError, RecursionError):
         return False
 

@@ -6,6 +6,7 @@ from airflow_batch_llm.core.ids import attempt_token
 from airflow_batch_llm.core.model import MACHINE, Batch, BatchKind, BatchState, Job, RemoteBatch
 from airflow_batch_llm.core.places import moved, place_of, refuse_moved
 from airflow_batch_llm.core.spec import Later
+from airflow_batch_llm.core.told import times_told
 from airflow_batch_llm.core.tools import Tools, log
 from airflow_batch_llm.core.unmade import give_back
 from airflow_batch_llm.core.unmarked import CLOCK_SLACK, Found, Whose, came_to_nothing, look_around, whose_is
@@ -16,12 +17,13 @@ from airflow_batch_llm.exceptions import (
     ProviderError,
     RateLimited,
     Refused,
+    Unreachable,
 )
 
 #: Reason to wait: batches at the provider may be ours, and do not show yet whose they are.
 MAY_BE_OURS = "candidates"
-#: Event: the provider's batches could not be listed.
-NOT_LISTED = "batches_not_listed"
+#: Events: the provider's batches could not be listed, and could again.
+NOT_LISTED, LISTED = "batches_not_listed", "batches_listed"
 #: Batches that are named in an event.
 _NAMED = 5
 
@@ -234,26 +236,31 @@ async def seek_strays(tools: Tools, job: Job, batch: Batch) -> bool:
 
     Where the provider shows no marks: those that have ended, as their rows say so. Where the connection names
     another place by now, finding none proves nothing; nobody waits for it, as what is looked for hardly ever
-    exists, and what is found late is read all the same. For the same reason a provider whose batches cannot
-    be listed is asked twice, apart, and no more: what was paid for is not left unread for it.
+    exists, and what is found late is read all the same. For the same reason a provider that refuses to list
+    batches is asked twice, apart, and no more: what was paid for is not left unread for it.
 
     Returns whether one was found that the ledger did not know.
 
-    :raises ProviderError, ConfigurationError: it cannot be asked, for the first time.
+    :raises Unreachable, RateLimited: it cannot be asked now.
+    :raises ProviderError, ConfigurationError: it refuses, for the first time.
     """
     try:
-        return await _seek(tools, job, batch)
+        found = await _seek(tools, job, batch)
+    except (Unreachable, RateLimited):
+        raise  # it passes
     except (ProviderError, ConfigurationError) as error:
         if not _was_told(tools, batch):
             raise
         log.warning("batch %s: others of it cannot be looked for (%s)", batch.batch_id, error.code)
         return False
+    if times_told(tools.ledger, batch, NOT_LISTED, until=LISTED):
+        tools.ledger.add_event(batch.job_id, LISTED, batch_id=batch.batch_id)
+    return found
 
 
 def _was_told(tools: Tools, batch: Batch) -> bool:
     """Say whether batches could not be listed some time ago either; notes it where it is the first time."""
-    events = tools.ledger.events(batch.job_id)
-    told = [e.time for e in events if (e.action, e.batch_id) == (NOT_LISTED, batch.batch_id)]
+    told = times_told(tools.ledger, batch, NOT_LISTED, until=LISTED)
     if not told:
         reason = "whether other batches of it were made cannot be told"
         tools.ledger.add_event(batch.job_id, NOT_LISTED, batch_id=batch.batch_id, reason=reason)

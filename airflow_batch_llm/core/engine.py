@@ -268,7 +268,7 @@ class Engine:
                 continue
             failures.add_success(batch.conn_id)
             if error is not None:
-                failures.add(batch.conn_id, error)
+                failures.add_refusal(batch.conn_id, error)
         for conn_id in failures.worked():
             calls_work(self.tools, conn_id)
         return failures.first()
@@ -293,7 +293,8 @@ class Engine:
             except (ProviderError, ConfigurationError) as error:
                 failures.add(batch.conn_id, error)
                 continue
-            failures.add_success(batch.conn_id)
+            if not batch.files:  # handed in: nobody need have answered
+                failures.add_success(batch.conn_id)
             after = tools.ledger.get_batch(batch.batch_id)
             state = after.state if after is not None else None
             changed = changed or state in _TO_SEND or (trial and state is BatchState.RECONCILED)

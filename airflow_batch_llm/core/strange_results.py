@@ -26,6 +26,8 @@ class Held:
     def __init__(self, tools: Tools, batch: Batch, remote: RemoteBatch) -> None:
         self._decode = tools.decoder_of(batch)
         self._answers = remote.counts.get("completed", 0)
+        # A server that counts failed rows as answered counts them twice.
+        self._counted = min(self._answers + remote.counts.get("failed", 0), batch.requests)
         self._ours = wire_ids_of(tools, batch) if self._answers else set()
         self._outputs = sum(file.kind == _OUTPUT for file in remote.files)
         self._found: set[str] = set()
@@ -50,6 +52,7 @@ class Held:
 
     def lacks_answers(self) -> bool:
         """Say whether answers that the provider counts are in no file, more of them than can be missing."""
-        in_vain = self._in_vain or not self._outputs
-        many = self._odd or self._answers > _MISSING_TOGETHER
-        return in_vain and many and len(self._found) < self._answers
+        if self._outputs and not self._in_vain:
+            return False
+        short = min(self._answers, self._counted - len(self._found))
+        return short > _MISSING_TOGETHER or (self._odd and short > 0)

@@ -270,19 +270,19 @@ class BatchLLMJobOperator(BaseOperator):
         out = ledger.batches(job.job_id, states=[BatchState.SUBMITTED, BatchState.ENDED])
         if not out:
             return None
+        # The fault is of one connection, and a job may have batches with several.
+        conn_id = next((batch.conn_id for batch in out if batch.conn_id == error.conn_id), out[0].conn_id)
         if isinstance(error, (AuthError, AccountError)):
-            running = [b for b in out if b.state is BatchState.SUBMITTED and b.conn_id == out[0].conn_id]
+            running = [b for b in out if b.state is BatchState.SUBMITTED and b.conn_id == conn_id]
             if self._woken_by in ("auth", "account") or not running:
-                later = refused_reading(session.tools, job, out[0].conn_id, error)
-                return Progress(
-                    job, False, conn_id=out[0].conn_id, not_before=later.not_before, reason=later.reason
-                )
+                later = refused_reading(session.tools, job, conn_id, error)
+                return Progress(job, False, conn_id=conn_id, not_before=later.not_before, reason=later.reason)
             ids = tuple(batch.provider_batch_id or "" for batch in running)
             unsure = tuple(batch.provider_batch_id or "" for batch in running if batch.provisional)
-            return Progress(job, False, ids, running[0].conn_id, reason=error.code, provisional=unsure)
+            return Progress(job, False, ids, conn_id, reason=error.code, provisional=unsure)
         asked = error.retry_after or 0.0 if isinstance(error, RateLimited) else 0.0
         pause = max(asked, read_settings().poll_interval_max)
-        return Progress(job, False, conn_id=out[0].conn_id, not_before=now + pause, reason=error.code)
+        return Progress(job, False, conn_id=conn_id, not_before=now + pause, reason=error.code)
 
     def empty_is_content(self) -> bool:
         """Say whether a source without rows may empty what a sink replaces."""

@@ -11,6 +11,7 @@ from airflow_batch_llm.core.ledger_port import Ledger
 from airflow_batch_llm.core.model import Batch, BatchState, Job, Outcome, RemoteStatus
 from airflow_batch_llm.core.places import is_it, moved
 from airflow_batch_llm.core.ports import Workspace
+from airflow_batch_llm.core.told import times_told
 from airflow_batch_llm.core.tools import Tools
 from airflow_batch_llm.core.unmade import NOT_CREATED
 from airflow_batch_llm.core.unmarked import Whose, whose_is
@@ -21,13 +22,14 @@ from airflow_batch_llm.exceptions import (
     ConfigurationError,
     NotFound,
     ProviderError,
+    RateLimited,
     Refused,
 )
 
 #: Seconds that a provider gets to end a batch that it was asked to cancel: OpenAI takes up to ten minutes.
 CANCEL_PATIENCE = 900.0
-#: Event: a person wants to give up an ended batch that cannot be asked for now.
-_WANTED = "abandon_wanted"
+#: Events: a person wants to give up a batch whose provider cannot be asked for it, and can again.
+_UNASKED, _ANSWERED = "abandon_unanswered", "abandon_answered"
 
 
 async def abandon_doubt(
@@ -117,6 +119,7 @@ async def abandon_running(
     :raises Declined: the batch has ended, so that its results can be read, or ``pay_again`` is needed.
     :raises NotYet: the provider was asked to cancel it and may still do so, or cannot be asked now.
     :raises NotFound: the provider does not show it: the job's tasks take it for lost.
+    :raises RateLimited: it says to come later.
     """
     refuse_handed_in(batch)
     if batch.provisional:
@@ -131,11 +134,13 @@ async def abandon_running(
         return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
     try:
         remote = await tools.backend_of(batch).retrieve(batch.provider_batch_id or "")
-    except NotFound:
+    except (NotFound, RateLimited):
         raise
     except ProviderError as error:
         _refuse_unasked(tools, batch, error, actor=actor, reason=reason, pay_again=pay_again)
         return _write_off(tools.ledger, tools.workspace, job, batch, actor=actor, reason=reason)
+    if times_told(tools.ledger, batch, _UNASKED, until=_ANSWERED):
+        tools.ledger.add_event(job.job_id, _ANSWERED, batch_id=batch.batch_id)
     shown = f"batch {batch.batch_id} is {remote.raw_status} at the provider"
     if remote.status.terminal:
         raise Declined(f"{shown}: nothing is given up, the job's tasks read what it brought")
@@ -168,15 +173,6 @@ def _asked_at(tools: Tools, batch: Batch, *, actor: str, reason: str) -> float:
     return at if at is not None else tools.ledger.now()
 
 
-def _unread_since(tools: Tools, batch: Batch, *, actor: str, reason: str) -> float:
-    """Return when a person first wanted to give up an ended batch that nobody can be asked for; notes it."""
-    events = tools.ledger.events(batch.job_id)
-    told = [e.time for e in events if (e.action, e.batch_id) == (_WANTED, batch.batch_id)]
-    if not told:
-        tools.ledger.add_event(batch.job_id, _WANTED, batch_id=batch.batch_id, actor=actor, reason=reason)
-    return told[0] if told else tools.ledger.now()
-
-
 def _refuse_unasked(
     tools: Tools, batch: Batch, error: ProviderError, *, actor: str, reason: str, pay_again: bool
 ) -> None:
@@ -192,8 +188,10 @@ def _refuse_unasked(
             f"{shown}. Given up, it is not cancelled, what it has answered is not read, and its rows are "
             "paid for again: --yes-pay-again"
         )
-    asked = _asked_at if batch.state is BatchState.SUBMITTED else _unread_since
-    left = asked(tools, batch, actor=actor, reason=reason) + CANCEL_PATIENCE - tools.ledger.now()
+    times = times_told(tools.ledger, batch, _UNASKED, until=_ANSWERED)
+    if not times:
+        tools.ledger.add_event(batch.job_id, _UNASKED, batch_id=batch.batch_id, actor=actor, reason=reason)
+    left = (times[0] if times else tools.ledger.now()) + CANCEL_PATIENCE - tools.ledger.now()
     if left > 0:
         raise NotYet(f"{shown}. If it still cannot in {left:.0f} s, run this again") from error
 

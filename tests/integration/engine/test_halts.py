@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -220,9 +221,15 @@ def test_a_named_file_that_is_not_there_for_a_moment_is_asked_for_again_however_
     assert job.server.summary()["charged"] == 6, "what the expired batch answered is not asked for again"
 
 
-def test_an_error_file_does_not_make_a_page_a_file_of_answers(bench: Callable[..., Bench]) -> None:
+@pytest.mark.parametrize("failed", ["number 2.", "number [0-2].", "number [0-4]."])
+def test_an_error_file_does_not_make_a_page_a_file_of_answers(
+    failed: str, bench: Callable[..., Bench]
+) -> None:
+    """However many rows are in it."""
     job = bench(texts=TEXTS)
-    job.server.set_scenario({"rows": [{"match": {"contains": "number 2."}, "fault": "bad_request"}]})
+    faulty = [number for number in range(6) if re.search(failed, TEXTS[f"t-{number}"])]
+    rules = [{"match": {"contains": f"number {n}."}, "fault": "bad_request"} for n in faulty]
+    job.server.set_scenario({"rows": rules})
     job.until(Until.ENDED, submitting=True)
 
     class Page(Describing):
@@ -234,8 +241,20 @@ def test_an_error_file_does_not_make_a_page_a_file_of_answers(bench: Callable[..
     meddled = replace(job, around_backend=lambda backend: Page(backend, lambda batch: batch))
     with pytest.raises(TransferError, match="holds no row of it"):
         meddled.step(Until.RECONCILED)
-    assert job.run().counts["answered"] == 5 and job.creates() == 1
+    assert job.run().counts["answered"] == 6 - len(faulty) and job.creates() == 1
     job.assert_accounted()
+
+
+def test_a_server_that_counts_what_failed_as_answered_needs_no_file_of_answers(
+    bench: Callable[..., Bench],
+) -> None:
+    job = bench(texts=TEXTS, settings=replace(QUICK, gone_after=0.0))
+    job.server.set_scenario({"rows": [{"match": {}, "fault": "bad_request"}]})
+    counts = {"total": 6, "completed": 6, "failed": 6}
+    counting = replace(
+        job, around_backend=lambda backend: Describing(backend, lambda b: replace(b, counts=counts))
+    )
+    assert counting.run().counts["dead"] == 6 and job.creates() == 1
 
 
 def test_a_halt_in_a_re_drive_keeps_its_letters(bench: Callable[..., Bench]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_batch_llm.core.by_hand import Declined, NotYet, abandon_running
 from airflow_batch_llm.core.by_hand.giving_up import CANCEL_PATIENCE
-from airflow_batch_llm.core.doubts import NOT_LISTED
+from airflow_batch_llm.core.doubts import LISTED, NOT_LISTED, seek_strays
 from airflow_batch_llm.core.model import Batch, BatchState, JobState
 from airflow_batch_llm.core.spec import Until
 from airflow_batch_llm.exceptions import (
@@ -21,6 +21,7 @@ from airflow_batch_llm.exceptions import (
     InDoubt,
     NotFound,
     ProviderError,
+    RateLimited,
     Refused,
     Unreachable,
 )
@@ -111,7 +112,7 @@ def test_a_batch_that_nobody_can_be_asked_for_can_be_given_up_but_not_for_a_faul
     for _ in range(2):
         with pytest.raises(NotYet, match="run this again"):
             broken.call(abandoning(batch))
-    assert job.batches()[0].state is batch.state
+    assert (job.batches()[0].state, job.batches()[0].cancel_asked_by) == (batch.state, None)
     later(job, CANCEL_PATIENCE + 1, monkeypatch)
     given_up = broken.call(abandoning(batch))
     assert (given_up.state, given_up.counts) == (BatchState.RECONCILED, {"missing": 6})
@@ -120,7 +121,31 @@ def test_a_batch_that_nobody_can_be_asked_for_can_be_given_up_but_not_for_a_faul
     assert job.run().counts["answered"] == 6 and job.creates() == 2, "as a person decided"
 
 
-@pytest.mark.parametrize("error", [*FAULTS, NotFound("no"), InDoubt("no end")], ids=lambda error: error.code)
+def test_a_provider_that_has_answered_in_between_gets_its_time_again(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = bench(texts=TEXTS)
+    job.until(Until.ENDED, submitting=True)
+    (batch,) = job.batches()
+    broken = failing(job, Unreachable("no"), "retrieve")
+    with pytest.raises(NotYet):
+        broken.call(abandoning(batch))
+    with pytest.raises(Declined, match="nothing is given up"):
+        job.call(abandoning(batch))
+    later(job, CANCEL_PATIENCE + 1, monkeypatch)
+    with pytest.raises(NotYet):
+        broken.call(abandoning(batch))
+    with pytest.raises(RateLimited):
+        failing(job, RateLimited("later"), "retrieve").call(abandoning(batch))
+    monkeypatch.undo()
+    assert job.run().counts["answered"] == 6 and job.creates() == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AuthError("no"), AccountError("no"), Refused("no", reason="no"), NotFound("no"), InDoubt("no end")],
+    ids=lambda error: error.code,
+)
 def test_results_are_read_where_the_batches_cannot_be_listed(
     error: ProviderError, bench: Callable[..., Bench]
 ) -> None:
@@ -138,6 +163,26 @@ def test_results_are_read_where_the_batches_cannot_be_listed(
     job.assert_accounted()
 
 
+def test_a_fault_of_the_list_that_passes_is_waited_for_however_often_it_was_refused_before(
+    bench: Callable[..., Bench],
+) -> None:
+    """What another attempt left behind may hold answers, which are not paid for again."""
+    job = bench(texts=TEXTS, settings=replace(QUICK, look_apart=0.0))
+    job.server.set_scenario({"calls": [{"on": "create", "fault": "error", "status": 429, "times": 1}]})
+    job.until(Until.ENDED, submitting=True)
+    lists = ("find", "list_since", "list_recent")
+    for error in (AuthError("no"), Unreachable("no"), RateLimited("later"), Unreachable("no")):
+        with pytest.raises(type(error)):
+            failing(job, error, *lists).step(Until.SETTLED)
+    job.step(Until.RECONCILED)
+    assert job.actions().count(LISTED) == 1
+    (batch,) = job.batches()
+    with pytest.raises(AuthError):
+        failing(job, AuthError("no"), *lists).call(lambda e: seek_strays(e.tools, job.job(), batch))
+    assert job.run().counts["answered"] == 6
+    job.assert_accounted()
+
+
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: error.code)
 def test_results_that_were_handed_in_are_read_whatever_the_provider_says(
     error: ProviderError, bench: Callable[..., Bench], tmp_path: Path
@@ -152,21 +197,40 @@ def test_results_that_were_handed_in_are_read_whatever_the_provider_says(
     job.assert_accounted()
 
 
-def test_a_silent_provider_is_not_asked_for_every_batch(bench: Callable[..., Bench]) -> None:
+@pytest.mark.parametrize(
+    ("error", "working", "asked"),
+    [
+        (Unreachable("no"), 0, 3),
+        (Unreachable("no"), 2, 5),
+        (AuthError("no"), 0, 3),
+        (RateLimited("later", retry_after=60.0), 0, 1),
+        (RateLimited("later", retry_after=60.0), 2, 3),
+    ],
+)
+@pytest.mark.parametrize("ended", [False, True], ids=["running", "ended"])
+def test_a_provider_that_does_not_answer_is_not_asked_for_every_batch(
+    error: ProviderError, working: int, asked: int, ended: bool, bench: Callable[..., Bench]
+) -> None:
     job = bench(texts=TEXTS, options={"max_requests": 1})
-    job.server.set_scenario({"pace": {"seconds": 600, "hold_at": 0}})
-    job.step(Until.ENDED, submitting=True)
-    asked: list[str] = []
+    if ended:
+        job.until(Until.ENDED, submitting=True)
+    else:
+        job.server.set_scenario({"pace": {"seconds": 600, "hold_at": 0}})
+        job.step(Until.ENDED, submitting=True)
+    calls: list[str] = []
 
     class Silent(Failing):
-        def __getattr__(self, name: str) -> Any:
-            asked.append(name)
-            return super().__getattr__(name)
+        async def retrieve(self, batch_id: str) -> Any:
+            calls.append(batch_id)
+            if len(calls) > working:
+                raise error
+            return await self._backend.retrieve(batch_id)
 
-    silent = replace(job, around_backend=lambda backend: Silent(backend, Unreachable("no"), {"retrieve"}))
-    with pytest.raises(Unreachable):
-        silent.step(Until.ENDED)
-    assert asked.count("retrieve") == 3 and len(job.batches()) == 6
+    silent = replace(job, around_backend=lambda backend: Silent(backend, error, set()))
+    with pytest.raises(type(error)) as raised:
+        silent.step(Until.RECONCILED)
+    assert raised.value.conn_id == job.conn_id
+    assert len(calls) == asked and len(job.batches()) == 6
 
 
 def test_an_upload_that_is_lost_for_good_keeps_no_other_batch_from_being_read(

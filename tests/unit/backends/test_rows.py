@@ -95,7 +95,7 @@ def test_a_tool_call_is_an_answer() -> None:
     assert old.output == [{"type": "function", "function": {"name": "out", "arguments": "{}"}}]
 
 
-@pytest.mark.parametrize("arguments", ["", " ", None, "{}", '{"a": NaN}', {"a": 1}])
+@pytest.mark.parametrize("arguments", ["", " ", None, "{}", "null", '{"a": NaN}', {"a": 1}])
 def test_a_tool_call_may_have_any_arguments_that_can_be_read(arguments: Any) -> None:
     calls = [
         {"id": "t1", "function": {"name": "out", "arguments": arguments}},
