@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ from airflow_batch_llm.core.by_hand import (
     settle_accepted,
 )
 from airflow_batch_llm.core.handed_files import HandedFile
-from airflow_batch_llm.core.model import BatchState, JobState, RemoteBatch, RemoteStatus
+from airflow_batch_llm.core.model import Batch, BatchState, JobState, RemoteBatch, RemoteStatus
 from airflow_batch_llm.core.policy import RowRetry
 from airflow_batch_llm.core.purge import refuse_unsettled
 from airflow_batch_llm.core.reconcile import NOT_FETCHED
@@ -35,6 +36,19 @@ __all__ = ["street", "unmarked_server"]
 TEXTS = {f"t-{n}": f"ticket number {n}." for n in range(6)}
 GONE_AT_ONCE = replace(QUICK, gone_after=0.0)
 SOME_FAIL = {"rows": [{"match": {"contains": "number 2."}, "fault": "bad_request"}]}
+
+
+def downloaded(
+    bench: Callable[..., Bench], folder: Path, *, then: dict[str, Any] | None = None, **values: Any
+) -> tuple[Bench, Batch, list[HandedFile]]:
+    """Return a job whose one batch has ended, that batch, and its results as a person has them.
+
+    :param then: the scenario that is in force from then on.
+    """
+    job = bench(texts=TEXTS, **values)
+    job.until(Until.ENDED, submitting=True)
+    (batch,) = job.batches()
+    return job, batch, download(job, batch, folder, then=then)
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
@@ -176,10 +190,7 @@ def test_a_lost_batch_whose_results_a_person_has_is_read(
 def test_results_that_were_gone_are_read_before_their_rows_are_sent_again(
     before: str, bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    job = bench(texts=TEXTS, settings=GONE_AT_ONCE)
-    job.until(Until.ENDED, submitting=True)
-    (batch,) = job.batches()
-    files = download(job, batch, tmp_path, then=FORGOTTEN)
+    job, batch, files = downloaded(bench, tmp_path, then=FORGOTTEN, settings=GONE_AT_ONCE)
     assert job.until(Until.SETTLED).halt_code == "BLLM-031"
     assert job.batches()[0].state is BatchState.RECONCILED
     if before == "abandoned":
@@ -198,10 +209,7 @@ def test_results_that_were_gone_are_read_before_their_rows_are_sent_again(
 def test_results_that_are_brought_after_the_job_has_settled_resolve_its_letters(
     bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    job = bench(texts=TEXTS, settings=GONE_AT_ONCE)
-    job.until(Until.ENDED, submitting=True)
-    (batch,) = job.batches()
-    files = download(job, batch, tmp_path, then=FORGOTTEN)
+    job, batch, files = downloaded(bench, tmp_path, then=FORGOTTEN, settings=GONE_AT_ONCE)
     halted = job.until(Until.SETTLED)
     assert job.ledger.accept_job(halted, letters=0, actor="ann", reason="enough") is not None
     accepted = accepted_halt(job.job())
@@ -237,10 +245,7 @@ def test_rows_of_an_expired_batch_that_nobody_answered_are_not_asked_about(
 def test_a_process_that_dies_before_the_ledger_knows_changes_nothing(
     bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    job = bench(texts=TEXTS)
-    job.until(Until.ENDED, submitting=True)
-    (batch,) = job.batches()
-    files = download(job, batch, tmp_path, then=CUT)
+    job, batch, files = downloaded(bench, tmp_path, then=CUT)
     dying = replace(job, fault=die_at("hand_in.before_ledger"))
     assert was_killed(lambda: dying.call(hands_in(batch, files)))
     assert job.batches() == [batch]
@@ -254,10 +259,7 @@ def test_a_process_that_dies_before_the_ledger_knows_changes_nothing(
 def test_a_task_that_finds_the_results_gone_leaves_what_is_brought_meanwhile(
     bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    job = bench(texts=TEXTS, settings=GONE_AT_ONCE)
-    job.until(Until.ENDED, submitting=True)
-    (batch,) = job.batches()
-    files = download(job, batch, tmp_path, then=FORGOTTEN)
+    job, batch, files = downloaded(bench, tmp_path, then=FORGOTTEN, settings=GONE_AT_ONCE)
 
     def meanwhile(point: str) -> None:
         if point == "reconcile.before_reconciled" and not job.batches()[0].files:
@@ -273,10 +275,7 @@ def test_a_task_that_finds_the_results_gone_leaves_what_is_brought_meanwhile(
 def test_a_round_that_is_about_to_send_the_rows_again_is_dropped(
     bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
-    job = bench(texts=TEXTS, settings=GONE_AT_ONCE)
-    job.until(Until.ENDED, submitting=True)
-    (batch,) = job.batches()
-    files = download(job, batch, tmp_path, then=FORGOTTEN)
+    job, batch, files = downloaded(bench, tmp_path, then=FORGOTTEN, settings=GONE_AT_ONCE)
     halted = job.until(Until.SETTLED)
     abandon_results(job.ledger, job.workspace, halted, job.batches()[0], actor="ann", reason="again")
     assert job.ledger.resume_job(job.job(), actor="ann", reason="send again") is not None
