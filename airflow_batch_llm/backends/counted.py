@@ -44,36 +44,26 @@ async def fetch_counted(
     :param pause: waits so many seconds.
     :raises TransferError: each read lacked rows, and they ended here and there, or in the middle of a row.
     """
+    seen: Counter[bytes] = Counter()
+    found = 0
     try:
-        await _fetch_believed(fetch, local, rows, what, pause)
+        for read in range(_READS):
+            if read:
+                await pause(_PAUSE)
+            if await fetch(local) or not rows:
+                return
+            found, ends_whole = await asyncio.to_thread(_counted, local)
+            if found >= rows:
+                return
+            digest = await asyncio.to_thread(_digest, local)
+            seen[digest] += 1
+            if seen[digest] == _ALIKE and ends_whole:
+                return
+        raise TransferError(f"{what}: {found} of {rows} rows arrived")
     except BaseException:
         # A read before may have left what is not believed.
         local.unlink(missing_ok=True)
         raise
-
-
-async def _fetch_believed(
-    fetch: Callable[[Path], Awaitable[bool | None]],
-    local: Path,
-    rows: int,
-    what: str,
-    pause: Callable[[float], Awaitable[None]],
-) -> None:
-    seen: Counter[bytes] = Counter()
-    found = 0
-    for read in range(_READS):
-        if read:
-            await pause(_PAUSE)
-        if await fetch(local) or not rows:
-            return
-        found, ends_whole = await asyncio.to_thread(_counted, local)
-        if found >= rows:
-            return
-        digest = await asyncio.to_thread(_digest, local)
-        seen[digest] += 1
-        if seen[digest] == _ALIKE and ends_whole:
-            return
-    raise TransferError(f"{what}: {found} of {rows} rows arrived")
 
 
 def rows_of(batch: RemoteBatch, file: ResultFile) -> int:

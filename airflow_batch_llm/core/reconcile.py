@@ -65,7 +65,7 @@ async def reconcile_batch(tools: Tools, job: Job, batch: Batch, template: Reques
     remote = await _look_again(tools, batch)
     if remote is None and _is_unread(tools, batch):
         refuse_moved(tools, batch)
-    if later is not None and (remote is None or not remote.status.terminal or _lacks_answers(remote)):
+    if later is not None and (remote is None or not remote.status.terminal or _names_no_answers(remote)):
         return later
     if remote is not None and not remote.status.terminal:
         raise Unreachable(f"batch {batch.batch_id} had ended and is now shown as {remote.raw_status}")
@@ -159,7 +159,7 @@ async def _look_again(tools: Tools, batch: Batch) -> RemoteBatch | None:
     return remote if is_it(backend, batch, remote) else None
 
 
-def _lacks_answers(remote: RemoteBatch) -> bool:
+def _names_no_answers(remote: RemoteBatch) -> bool:
     """Say whether the provider names no file with answers although it counts some, or counts nothing yet."""
     if any(file.kind == "output" for file in remote.files):
         return False

@@ -21,17 +21,19 @@ def iter_raw_rows(tools: Tools, batch: Batch, batch_files: Sequence[Mapping[str,
         opened = tools.workspace.open_checked(
             f"{tools.root}/{file['path']}", int(file["bytes"]), str(file["sha256"])
         )
-        decode = tools.decoder_of(batch)
         with opened as stream:
-            for _, line in iter_lines(read_chunks(stream)):
-                yield decode(line)
+            yield from _decoded(stream, tools.decoder_of(batch))
 
 
 def rows_in(local: Path, decode: Callable[[bytes], Row]) -> Iterator[Row]:
     """Decode a file that is not in the workspace (yet), line by line."""
     with local.open("rb") as stream:
-        for _, line in iter_lines(read_chunks(stream)):
-            yield decode(line)
+        yield from _decoded(stream, decode)
+
+
+def _decoded(stream: Any, decode: Callable[[bytes], Row]) -> Iterator[Row]:
+    for _, line in iter_lines(read_chunks(stream)):
+        yield decode(line)
 
 
 class _WireId(msgspec.Struct, gc=False):
